@@ -1,0 +1,145 @@
+"""FlashAttention 3 as vLLM ships it: its library, and a call of its operators as vLLM makes it.
+
+The operators' arguments are positional; their names are beside them, from the schema that the library
+registers.
+"""
+
+import functools
+import hashlib
+import importlib.util
+import os
+from pathlib import Path
+
+import torch
+
+from benchmarks.problem import HEAD_DIM, PAGE_SIZE, SCALE, TOKENS, Problem
+
+ENVIRONMENT_VARIABLE = "STAGEWRIGHT_FA3_LIBRARY"
+LIBRARY_IN_VLLM = Path("vllm_flash_attn", "_vllm_fa3_C.abi3.so")
+NO_WINDOW = -1
+
+
+class Library:
+    """The shared library with the operators: found, loaded at most once, described."""
+
+    def __init__(self, path: str | None = None):
+        self.path = Path(path) if path else _find()
+        self._reason: str | None = None
+
+    def load(self) -> str:
+        """Load it unless that was tried before; the reason why it cannot be used, or ""."""
+        if self._reason is None:
+            self._reason = self._load()
+        return self._reason
+
+    def _load(self) -> str:
+        if self.path is None:
+            return f"no library: give --fa3 PATH, set {ENVIRONMENT_VARIABLE}, or install vLLM"
+        if not self.path.is_file():
+            return f"no such file: {self.path}"
+        if torch.cuda.is_available() and torch.cuda.get_device_capability()[0] != 9:
+            return "it needs a GPU of compute capability 9.x"
+        try:
+            torch.ops.load_library(str(self.path))
+        except (OSError, RuntimeError) as error:
+            return f"{self.path} does not load: {error}"
+        if not hasattr(torch.ops._vllm_fa3_C, "fwd"):
+            return f"{self.path} has no operator _vllm_fa3_C.fwd"
+        return ""
+
+    @functools.cached_property
+    def description(self) -> str:
+        """File name and the start of its SHA-256, since the library does not tell its version."""
+        if self.path is None:
+            return ""
+        digest = hashlib.sha256(self.path.read_bytes()).hexdigest()
+        return f"{self.path.name} sha256:{digest[:16]}"
+
+
+class FlashAttention3:
+    """Calls for one problem; the scheduler metadata is computed here, once for all calls."""
+
+    def __init__(self, problem: Problem):
+        self.problem = problem
+        shape = problem.shape
+        self.q = problem.q.view(shape.tokens, shape.query_heads, HEAD_DIM)
+        self.scheduler_metadata = torch.ops._vllm_fa3_C.get_scheduler_metadata(
+            shape.requests,  # batch_size
+            TOKENS,  # max_seqlen_q
+            problem.max_seq_len,  # max_seqlen_k
+            shape.query_heads,  # num_heads
+            shape.kv_heads,  # num_heads_k
+            HEAD_DIM,  # headdim
+            HEAD_DIM,  # headdim_v
+            torch.bfloat16,  # qkv_dtype
+            problem.seq_lens,  # seqused_k
+            problem.cu_seqlens_q,
+            None,  # cu_seqlens_k
+            None,  # cu_seqlens_k_new
+            None,  # seqused_q
+            None,  # leftpad_k
+            PAGE_SIZE,  # page_size
+            0,  # max_seqlen_k_new
+            True,  # is_causal
+            NO_WINDOW,  # window_size_left
+            NO_WINDOW,  # window_size_right
+            False,  # has_softcap
+            0,  # num_splits: its heuristic
+            None,  # pack_gqa: its heuristic
+            0,  # sm_margin
+        )
+
+    def __call__(self, index: int, out: torch.Tensor) -> None:
+        """Write attention of call `index` into `out`, [8 R, 8 H, 64] or as many elements."""
+        problem = self.problem
+        k, v = problem.keys_values(index)
+        torch.ops._vllm_fa3_C.fwd(
+            self.q,
+            k,
+            v,
+            None,  # k_new
+            None,  # v_new
+            None,  # q_v
+            out.view(self.q.shape),
+            problem.cu_seqlens_q,
+            None,  # cu_seqlens_k
+            None,  # cu_seqlens_k_new
+            None,  # seqused_q
+            problem.seq_lens,  # seqused_k
+            TOKENS,  # max_seqlen_q
+            problem.max_seq_len,  # max_seqlen_k
+            problem.block_table,
+            None,  # kv_batch_idx
+            None,  # leftpad_k
+            None,  # rotary_cos
+            None,  # rotary_sin
+            None,  # seqlens_rotary
+            None,  # q_descale
+            None,  # k_descale
+            None,  # v_descale
+            SCALE,  # softmax_scale
+            True,  # is_causal
+            NO_WINDOW,  # window_size_left
+            NO_WINDOW,  # window_size_right
+            0.0,  # softcap
+            True,  # is_rotary_interleaved
+            self.scheduler_metadata,
+            0,  # num_splits: its heuristic
+            None,  # pack_gqa: its heuristic
+            0,  # sm_margin
+            None,  # s_aux
+            1,  # cp_world_size
+            0,  # cp_rank
+            None,  # cp_tot_seqused_k
+        )
+
+
+def _find() -> Path | None:
+    """Return the library that the environment names, else an installed vLLM's, without importing it."""
+    if named := os.environ.get(ENVIRONMENT_VARIABLE):
+        return Path(named)
+    spec = importlib.util.find_spec("vllm")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        if (library := Path(folder) / LIBRARY_IN_VLLM).is_file():
+            return library
+    return None

@@ -1,0 +1,216 @@
+"""The workshop's command line: `python -m generator generate | list | compile | schema`.
+
+Exit status: 0 where all is well, 1 where something is stale or does not compile, 2 for a wrong call or spec.
+Tables go to standard output, progress and errors to standard error; `--json` gives tables to a program.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.syntax import Syntax
+from rich.table import Table
+from rich.tree import Tree
+
+from generator import compiled, files, schema
+from generator.catalog import Catalog
+from generator.errors import SpecError
+from generator.plan import Plan, load_plan
+from generator.render import render
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+out = Console()
+err = Console(stderr=True)
+
+SpecOption = Annotated[Path, typer.Option("--spec", help="The spec to read.")]
+OutOption = Annotated[Path, typer.Option("--out", help="The folder of generated modules.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+SPEC = Path("spec.yaml")
+GENERATED = Path("generated")
+
+
+@app.command()
+def generate(
+    spec: SpecOption = SPEC,
+    folder: OutOption = GENERATED,
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; fail if anything is stale.")] = False,
+) -> None:
+    """Regenerate the kernel modules of a spec."""
+    texts = render(_plan(spec), spec.name)
+    if check:
+        differences = files.compare(texts, folder)
+        for difference in differences:
+            err.print(f"[bold]{difference.path}[/] is {_STATE[difference.kind]}", highlight=False)
+            (
+                out.print(Syntax(difference.diff, "diff", background_color="default"))
+                if difference.diff
+                else None
+            )
+        if differences:
+            err.print("run `python -m generator generate`, and remove orphans")
+            raise typer.Exit(1)
+        err.print(f"{len(texts)} files in {folder} are as {spec} makes them")
+        return
+    try:
+        changed = files.write(texts, folder)
+    except OSError as error:
+        _refuse(f"{error.filename or folder}: {error.strerror}")
+    for path in changed:
+        err.print(f"wrote {path}", highlight=False)
+    if not changed:
+        err.print(f"nothing to do: {len(texts)} files in {folder} are as {spec} makes them")
+
+
+_STATE = {
+    "missing": "missing",
+    "stale": "not as the spec makes it",
+    "orphan": "an orphan: no spec accounts for it",
+}
+
+
+@app.command("list")
+def list_(spec: SpecOption = SPEC, as_json: JsonOption = False) -> None:
+    """Show modules, variants and stages: what each resolves to, and which stage fits which slot."""
+    plan, catalog = _plan(spec), Catalog.load()
+    variants: list[dict[str, Any]] = [
+        {
+            "module": module.name,
+            "variant": variant.name,
+            "skeleton": variant.skeleton,
+            "serves": _serves(variant),
+            "launch": dict(variant.launch),
+            "threads": variant.threads,
+            "shared_bytes": variant.shared_bytes,
+            "stages": {
+                slot: {"stage": stage.name, **stage.parameters} for slot, stage in variant.stages.items()
+            },
+        }
+        for module in plan.modules
+        for variant in module.variants
+    ]
+    stages: list[dict[str, Any]] = [
+        {
+            "slot": entry.slot,
+            "stage": entry.name,
+            "summary": entry.contract.summary,
+            "parameters": {
+                p.name: {"allowed": list(p.allowed), "default": p.default, "help": p.help}
+                for p in entry.contract.parameters
+            },
+            "file": entry.path,
+        }
+        for entry in catalog.stages()
+    ]
+    if as_json:
+        print(json.dumps({"variants": variants, "stages": stages}, indent=2))
+        return
+    for row in variants:
+        tree = Tree(f"[bold]{row['module']}.{row['variant']}[/] ({row['skeleton']} skeleton)")
+        tree.add(f"serves {row['serves']}")
+        tree.add(f"launch {_pairs(row['launch'])}")
+        tree.add(f"{row['threads']} threads and {row['shared_bytes']:,} B of shared memory a CTA")
+        for slot, choice in row["stages"].items():
+            tree.add(f"{slot}: {_stage(choice)}")
+        out.print(tree, highlight=False)
+    table = Table("slot", "stage", "what it does")
+    for row in stages:
+        parameters = [
+            f"{name}: {p['help']}; {_range(p['allowed'])}, default {p['default']}"
+            for name, p in row["parameters"].items()
+        ]
+        table.add_row(row["slot"], row["stage"], "\n".join([row["summary"], *parameters]))
+    out.print(table)
+
+
+@app.command("compile")
+def compile_(
+    spec: SpecOption = SPEC,
+    arch: Annotated[str, typer.Option("--arch", help="Architectures, separated by commas.")] = "sm_90a",
+    ptx: Annotated[Path | None, typer.Option("--ptx", help="Also write each kernel's PTX here.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compile every variant with no GPU; show registers, spills, shared memory and instruction counts."""
+    archs = tuple(arch.split(","))
+    for name in archs:
+        if not re.fullmatch(r"sm_\d+[af]?", name):
+            _refuse(f"--arch: {name!r} is no architecture; allowed is a list such as sm_90a,sm_100a")
+    plan = _plan(spec)
+    reports: list[compiled.Report] = []
+    with tempfile.TemporaryDirectory() as folder:
+        files.write(render(plan, spec.name), Path(folder))
+        try:
+            with err.status("compiling") as status:
+                for report in compiled.compile_variants(plan, Path(folder), archs):
+                    reports.append(report)
+                    status.update(f"compiled {report.module}.{report.variant} for {report.arch}")
+        except compiled.CompileError as error:
+            err.print(str(error), style="red", highlight=False, markup=False)
+            raise typer.Exit(1) from error
+    if ptx is not None:
+        files.write({f"{r.module}_{r.variant}.{r.arch}.ptx": r.ptx for r in reports}, ptx)
+    if as_json:
+        rows = [dataclasses.asdict(report) for report in reports]
+        print(json.dumps([{k: v for k, v in row.items() if k != "ptx"} for row in rows], indent=2))
+        return
+    table = Table("kernel", "arch", "registers", "spill B", "stack B", "shared B", "s")
+    for r in reports:
+        numbers = (r.registers, r.spill_bytes, r.stack_bytes, r.shared_bytes)
+        table.add_row(f"{r.module}.{r.variant}", r.arch, *(f"{n:,}" for n in numbers), f"{r.seconds:.1f}")
+    out.print(table)
+    table = Table("PTX instructions", *(f"{r.module}.{r.variant}\n{r.arch}" for r in reports))
+    for name in ("all", *compiled.COUNTED):
+        table.add_row(name, *(f"{r.instructions[name]:,}" for r in reports))
+    out.print(table)
+
+
+@app.command("schema")
+def schema_(
+    path: Annotated[Path, typer.Option("--out", help="The file to write.")] = schema.PATH,
+) -> None:
+    """Write the JSON Schema of specs, for editors."""
+    changed = files.write({path.name: schema.text()}, path.parent)
+    err.print(f"wrote {path}" if changed else f"nothing to do: {path} is as the model makes it")
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
+
+
+def _plan(spec: Path) -> Plan:
+    try:
+        return load_plan(spec)
+    except SpecError as error:
+        _refuse(str(error))
+
+
+def _refuse(message: str) -> NoReturn:
+    err.print(message, style="red", highlight=False, markup=False, soft_wrap=True)
+    raise typer.Exit(2)
+
+
+def _serves(variant: Any) -> str:
+    window = "any window" if variant.windows else "no window"
+    return f"max_seq_len <= {variant.max_seq_len}, {window}"
+
+
+def _stage(choice: dict[str, Any]) -> str:
+    parameters = _pairs({name: value for name, value in choice.items() if name != "stage"})
+    return f"{choice['stage']} ({parameters})" if parameters else str(choice["stage"])
+
+
+def _pairs(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items())
+
+
+def _range(allowed: Iterable[int]) -> str:
+    return " | ".join(str(value) for value in allowed)

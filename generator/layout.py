@@ -1,0 +1,129 @@
+"""Finished stages, and where their regions lie in a CTA's shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from generator.catalog import StageEntry
+from generator.errors import CatalogError
+from stages.contract import MAX_SHARED_BYTES, Barrier, Region
+
+BASE_ALIGN = 16
+"""Alignment of a CTA's dynamic shared memory as the skeletons ask for it; no offset can be aligned better."""
+
+MAX_TRANSACTION_BYTES = (1 << 20) - 1
+"""Bytes that one phase of an mbarrier can count (PTX ISA, mbarrier: range of the tx-count)."""
+
+_MBARRIER_BYTES = 8
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """A stage that fills a slot of a variant.
+
+    module, class_name: where its class is. facts: the class's fields. parameters: those that the spec may
+    set, defaults included. stage: the finished stage. regions, barriers: what it owns.
+    """
+
+    slot: str
+    name: str
+    module: str
+    class_name: str
+    facts: Mapping[str, Any]
+    parameters: Mapping[str, int]
+    stage: Any
+    regions: tuple[Region, ...]
+    barriers: tuple[Barrier, ...]
+    min_arch: int
+
+
+@dataclass(frozen=True)
+class RegionPlan:
+    """A region of shared memory. offset: in bytes from the start of the CTA's."""
+
+    name: str
+    slot: str
+    offset: int
+    bytes: int
+    align: int
+
+
+def build_stage(entry: StageEntry, facts: Mapping[str, Any], parameters: Mapping[str, int]) -> StagePlan:
+    """The stage for these facts, of which the class's fields must be among. Raises CatalogError."""
+    contract = entry.contract
+    known = {**facts, **parameters}
+    try:
+        stage = contract.build(known)
+        regions, barriers = tuple(contract.shared(stage)), tuple(contract.barriers(stage))
+    except Exception as error:
+        raise CatalogError(
+            f"{entry.path}: stage {entry.label} cannot be built for {known}: {error!r}"
+        ) from error
+    for region in regions:
+        if region.bytes <= 0 or region.align not in (1, 2, 4, 8, BASE_ALIGN):
+            raise CatalogError(
+                f"{entry.path}: region {region.name} of {region.bytes} bytes aligned to {region.align}: a "
+                f"region is not empty, and its alignment is a power of two, at most {BASE_ALIGN}"
+            )
+    for barrier in barriers:
+        if (barrier.name, _MBARRIER_BYTES, _MBARRIER_BYTES) not in (
+            (r.name, r.bytes, r.align) for r in regions
+        ):
+            raise CatalogError(
+                f"{entry.path}: the barrier {barrier.name} has no region of {_MBARRIER_BYTES} aligned bytes"
+            )
+    return StagePlan(
+        slot=entry.slot,
+        name=entry.name,
+        module=entry.module,
+        class_name=contract.stage.__name__,
+        facts={name: known[name] for name in contract.facts()},
+        parameters=dict(parameters),
+        stage=stage,
+        regions=regions,
+        barriers=barriers,
+        min_arch=contract.min_arch,
+    )
+
+
+def lay_out(stages: Iterable[StagePlan]) -> tuple[RegionPlan, ...]:
+    """The stages' regions one after the other, each at the first offset that its alignment allows."""
+    regions: list[RegionPlan] = []
+    end = 0
+    for stage in stages:
+        for region in stage.regions:
+            offset = -(-end // region.align) * region.align
+            regions.append(RegionPlan(region.name, stage.slot, offset, region.bytes, region.align))
+            end = offset + region.bytes
+    return tuple(regions)
+
+
+def shared_bytes(regions: Sequence[RegionPlan]) -> int:
+    """Bytes of shared memory that hold these regions."""
+    return regions[-1].offset + regions[-1].bytes if regions else 0
+
+
+def shared_sum(regions: Sequence[RegionPlan]) -> str:
+    """How `shared_bytes` comes about, for people."""
+    total = shared_bytes(regions)
+    parts = [f"{region.name} {region.bytes} B" for region in regions]
+    padding = total - sum(region.bytes for region in regions)
+    if padding:
+        parts.append(f"padding {padding} B")
+    return f"{' + '.join(parts)} = {total} B"
+
+
+def settings_that_fit(
+    entry: StageEntry, plan: StagePlan, stages: Sequence[StagePlan], facts: Mapping[str, Any]
+) -> tuple[tuple[str, int], ...]:
+    """Parameters of `plan`, one of the `stages`, and values for them with which shared memory suffices."""
+    fitting = []
+    for parameter in entry.contract.parameters:
+        for value in parameter.allowed:
+            other = build_stage(entry, facts, {**plan.parameters, parameter.name: value})
+            regions = lay_out(other if stage is plan else stage for stage in stages)
+            if shared_bytes(regions) <= MAX_SHARED_BYTES:
+                fitting.append((parameter.name, value))
+    return tuple(fitting)

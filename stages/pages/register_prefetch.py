@@ -1,0 +1,114 @@
+"""Page loader: pages go from global memory straight to the registers of the warp that attends them.
+
+Contract
+    Computes nothing: it fills the K and V fragments of the pages of one step, `pages_per_step` pages of
+    a warp's walk. While a step is attended, the registers of the next are loading; nothing passes
+    through shared memory, so there is no barrier and no fence.
+
+    A page that is not live is never touched: its fragments are zeros and its table entry is not used.
+    Slots that no row sees are read with their page, whatever they hold, and masked later.
+
+    Called by whole warps, in this order: `begin`, which may run before the request's length is known;
+    `start`, which begins to load step 0; then `take` for each step in turn, which hands the step's
+    fragments over and begins to load the next step.
+
+    Does not mask or convert, and shares nothing between warps: each page's bytes are read once by each
+    warp that attends it.
+"""
+
+from dataclasses import dataclass
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64
+
+from stages.contract import Contract
+from stages.fragments import TILE, PageFragments, chunk_dim, chunks, pairs, registers
+from stages.pages.walk import PageWalk
+from stages.ptx import stream_global_x4
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """Registers on their way: the table entries and the fragments of a warp's next step."""
+
+    entries: cute.Tensor
+    pages: PageFragments
+
+
+@dataclass(frozen=True)
+class RegisterPrefetch:
+    """Holds the pages of the next step in registers while one step is attended."""
+
+    head_dim: int
+    page_size: int
+    pages_per_step: int
+
+    def begin(self, walk: PageWalk) -> Incoming:
+        """Look up the pages of step 0 in the block table."""
+        incoming = Incoming(
+            registers(Int32, self.pages_per_step),
+            PageFragments.empty(self.pages_per_step, self.page_size, self.head_dim),
+        )
+        self._look_up(walk, Int32(0), incoming)
+        return incoming
+
+    def start(self, walk: PageWalk, live: Int32, incoming: Incoming) -> None:
+        """Begin to load step 0. live: how many pages the warp's walk has."""
+        self._load(walk, live, Int32(0), incoming)
+        self._look_up(walk, Int32(1), incoming)
+
+    def take(
+        self,
+        walk: PageWalk,
+        live: Int32,
+        step: Int32,
+        last: cutlass.Constexpr[bool],
+        incoming: Incoming,
+        pages: PageFragments,
+    ) -> None:
+        """Hand over the fragments of a step, and begin to load the next unless this is the `last`."""
+        pages.k.store(incoming.pages.k.load())
+        pages.v.store(incoming.pages.v.load())
+        if not last:
+            self._load(walk, live, step + 1, incoming)
+            self._look_up(walk, step + 2, incoming)
+
+    def _look_up(self, walk, step, incoming):
+        for p in range(self.pages_per_step):
+            incoming.entries[p] = walk.entry(step * self.pages_per_step + p)
+
+    @cute.jit
+    def _load(self, walk: PageWalk, live: Int32, step: Int32, incoming: Incoming):
+        lane = cute.arch.lane_idx()
+        slot_bytes = 4 * self.head_dim
+        for p in cutlass.range_constexpr(self.pages_per_step):
+            tiles = range(p * self.page_size // TILE, (p + 1) * self.page_size // TILE)
+            if step * self.pages_per_step + p < live:
+                page = walk.address(incoming.entries[p])
+                for n in cutlass.range_constexpr(len(tiles)):
+                    slot = page + Int64((lane // 4 + TILE * n) * slot_bytes)
+                    self._load_row(slot, tiles[n], incoming.pages.k)
+                for n in cutlass.range_constexpr(len(tiles)):
+                    slot = page + Int64((lane // 4 + TILE * n) * slot_bytes + slot_bytes // 2)
+                    self._load_row(slot, tiles[n], incoming.pages.v)
+            else:
+                for i in cutlass.range_constexpr(len(tiles) * pairs(self.head_dim)):
+                    at = tiles[0] * pairs(self.head_dim) + i
+                    incoming.pages.k[at] = Int32(0)
+                    incoming.pages.v[at] = Int32(0)
+
+    def _load_row(self, address, tile, fragments):
+        quarter = cute.arch.lane_idx() % 4
+        for c in range(chunks(self.head_dim)):
+            words = stream_global_x4(address + Int64(2 * chunk_dim(c, quarter)))
+            for i, word in enumerate(words):
+                fragments[tile * pairs(self.head_dim) + 4 * c + i] = word
+
+
+CONTRACT = Contract(
+    slot="pages",
+    stage=RegisterPrefetch,
+    summary="next pages load into registers while this step's are attended",
+    requires={"head_dim": (64,), "page_size": (16,), "dtype": ("bf16",)},
+)

@@ -1,0 +1,152 @@
+"""The slots of the skeletons, and the functions that every stage of a slot has.
+
+Stages of one slot are exchanged in `spec.yaml` by name, so they have the same methods with the same
+parameters. A protocol below says which; what a method must do, barrier obligations included, the stages'
+own contracts say. Nothing here is copied into a generated module.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64
+
+from stages.fragments import PageFragments, RowState
+from stages.mask import KeyRange
+from stages.pages.walk import PageWalk
+from stages.partial import MergedUnits
+
+
+class Pages(Protocol):
+    """Brings the pages of a warp's walk into its registers, step by step."""
+
+    def begin(self, walk: PageWalk) -> Any:
+        """What may be read before the length is known."""
+
+    def start(self, walk: PageWalk, live: Int32, incoming: Any) -> None:
+        """Begin to load the walk's first pages."""
+
+    def take(
+        self,
+        walk: PageWalk,
+        live: Int32,
+        step: Int32,
+        last: bool,
+        incoming: Any,
+        pages: PageFragments,
+    ) -> None:
+        """Hand over a step's fragments, and go on loading."""
+
+
+class Scores(Protocol):
+    """Query rows times keys."""
+
+    def load_query(self, row: Int64, row_plus_8: Int64) -> cute.Tensor:
+        """The query rows of a warp's row group, in registers."""
+
+    def scores(self, query: cute.Tensor, k: cute.Tensor) -> cute.Tensor:
+        """The raw scores of one step."""
+
+
+class Softmax(Protocol):
+    """Scores become weights."""
+
+    def weigh(
+        self,
+        scores: cute.Tensor,
+        first_keys: list[Int32],
+        visible: tuple[KeyRange, KeyRange],
+        scale_log2: Float32,
+        state: RowState,
+        first: bool,
+    ) -> cute.Tensor:
+        """The weights of one step; the row state moves on."""
+
+    def finish(self, state: RowState) -> None:
+        """Complete the row state after the last step."""
+
+
+class Values(Protocol):
+    """Weights times values."""
+
+    def accumulate(
+        self,
+        weights: cute.Tensor,
+        v: cute.Tensor,
+        first_keys: list[Int32],
+        visible: tuple[KeyRange, KeyRange],
+        o: cute.Tensor,
+    ) -> None:
+        """Add one step's weighted values to the output."""
+
+
+class WarpMerge(Protocol):
+    """The partials of a CTA's warps become one partial a row."""
+
+    def merge(self, region: Int32, state: RowState) -> MergedUnits:
+        """Merge; returns the calling thread's share."""
+
+
+class Push(Protocol):
+    """Each CTA's rows travel to the ranks that own them."""
+
+    def open(self, arrived: Int32) -> None:
+        """Get ready to receive."""
+
+    def send(self, region: Int32, arrived: Int32, rank: Int32, merged: MergedUnits) -> None:
+        """Send the calling thread's share."""
+
+    def wait(self, arrived: Int32) -> None:
+        """Wait for what all ranks sent."""
+
+
+class ClusterMerge(Protocol):
+    """The ranks' partials of an owned row become one."""
+
+    def merge(self, region: Int32, row: Int32) -> tuple[Float32, list[Float32]]:
+        """(l, the lane's dims of o) over all keys."""
+
+
+class Epilogue(Protocol):
+    """A merged row becomes a row of the output."""
+
+    def load_gate(self, row: Int64) -> Int32:
+        """The lane's values of the gate's row."""
+
+    def store(self, row: Int64, l: Float32, o: list[Float32], gate: Int32, eps: Float32) -> None:
+        """Finish and store the row."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A place in a skeleton, and the methods that fill it."""
+
+    name: str
+    protocol: type[Any]
+
+    @property
+    def summary(self) -> str:
+        """One line for tables."""
+        return (self.protocol.__doc__ or "").splitlines()[0]
+
+    @property
+    def package(self) -> str:
+        """The package whose modules are this slot's stages."""
+        return f"stages.{self.name}"
+
+
+SLOTS: dict[str, Slot] = {
+    slot.name: slot
+    for slot in (
+        Slot("pages", Pages),
+        Slot("scores", Scores),
+        Slot("softmax", Softmax),
+        Slot("values", Values),
+        Slot("warp_merge", WarpMerge),
+        Slot("push", Push),
+        Slot("cluster_merge", ClusterMerge),
+        Slot("epilogue", Epilogue),
+    )
+}

@@ -1,0 +1,28 @@
+"""Fixtures of all tests."""
+
+import pytest
+
+from tests.device import ARCHITECTURES, compile_kernel, missing_device, run
+
+
+@pytest.fixture(params=ARCHITECTURES)
+def arch(request) -> str:
+    """Each architecture that micro-kernels are compiled for."""
+    return request.param
+
+
+@pytest.fixture
+def launch():
+    """Compile a micro-kernel for every architecture, then run it: launch(kernel, *arguments) -> outputs.
+
+    See `tests.device.run` for the arguments. Skips where no device can run it, after the compilation.
+    """
+
+    def compile_and_run(kernel, *arguments):
+        for arch in ARCHITECTURES:
+            compile_kernel(kernel, arch)
+        if reason := missing_device():
+            pytest.skip(reason)
+        return run(kernel, list(arguments))
+
+    return compile_and_run

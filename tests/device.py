@@ -1,0 +1,183 @@
+"""How the tests compile a micro-kernel and run it: nothing else in the tests knows.
+
+A micro-kernel wraps one stage: a frozen dataclass that derives from `MicroKernel`, whose `__call__` takes raw
+pointers and scalars and, last, the stream, and hands all but the stream on to its kernel in the same order.
+Its launch is data (`Launch`), because the PTX holds neither grid nor cluster nor dynamic shared memory.
+
+`compile_kernel` needs no GPU. `run` needs a device: it gives inputs and scalars to the kernel and returns the
+outputs, whole arrays in NumPy. BF16 and registers travel as the unsigned integers that hold their bits.
+"""
+
+import contextlib
+import functools
+import inspect
+import io
+import re
+import tempfile
+from dataclasses import dataclass
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+import numpy as np
+import torch
+from cutlass import Float32, Int32, Int64
+from cutlass.cute.runtime import make_fake_stream, make_ptr
+
+ARCHITECTURES = ("sm_90a", "sm_100a")
+"""What every micro-kernel is compiled for, whatever the machine."""
+
+PARAMETER_TYPES = {cute.Pointer: ".u64", Int64: ".u64", Int32: ".u32", Float32: ".f32"}
+"""How an argument of `__call__` appears in the PTX entry."""
+
+UNFLUSHED = re.compile(r"\b(?:add|sub|mul|fma|mad|div|max|min)(?:\.r[nzmp])?\.f(?:32|64)\b")
+"""Floating-point arithmetic whose bits the compiler is free to choose: stages spell out `.ftz` forms."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """The launch of a micro-kernel: what its PTX does not say."""
+
+    grid: tuple[int, int, int] = (1, 1, 1)
+    block: tuple[int, int, int] = (32, 1, 1)
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    shared_bytes: int = 0
+
+    def keywords(self) -> dict[str, object]:
+        """The arguments of CuTe DSL's `launch`."""
+        return {
+            "grid": list(self.grid),
+            "block": list(self.block),
+            "cluster": list(self.cluster),
+            "smem": self.shared_bytes,
+        }
+
+
+@dataclass(frozen=True)
+class MicroKernel:
+    """A kernel of a few lines around one stage; fields are compile-time facts."""
+
+    @property
+    def where(self) -> Launch:
+        """The launch: one warp unless the micro-kernel says otherwise."""
+        return Launch()
+
+    def __str__(self) -> str:
+        """What CuTe DSL makes part of the kernel's entry name, and pytest of a test's."""
+        return type(self).__name__
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A micro-kernel for one architecture. function: to be called with real pointers and a stream."""
+
+    function: object
+    ptx: str
+    entry: str
+    registers: int
+
+
+@dataclass(frozen=True)
+class Out:
+    """An output to be written whole by the kernel."""
+
+    dtype: type
+    shape: tuple[int, ...]
+
+
+def out(dtype, *shape: int) -> Out:
+    """An output array of this type and shape."""
+    return Out(dtype, shape)
+
+
+def _parameters(kernel: MicroKernel) -> list[type]:
+    signature = inspect.signature(inspect.unwrap(type(kernel).__call__))
+    kinds = [parameter.annotation for parameter in signature.parameters.values()][1:]
+    assert kinds[-1] is cuda.CUstream, "the stream comes last"
+    return kinds[:-1]
+
+
+def _pointer(address: int):
+    return make_ptr(cutlass.Uint8, address, cute.AddressSpace.gmem, assumed_align=16)
+
+
+@functools.cache
+def compile_kernel(kernel: MicroKernel, arch: str) -> Compiled:
+    """Compile for one architecture, no GPU needed, and check what every stage promises.
+
+    No spills and no stack; the entry's parameters are those of `__call__`, in order; no floating-point
+    arithmetic that leaves flushing or contraction to the compiler.
+    """
+    kinds = _parameters(kernel)
+    fakes = [_pointer(16) if kind is cute.Pointer else kind(0) for kind in kinds]
+    report = io.StringIO()
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(report):
+        options = f"--gpu-arch {arch} --keep-ptx --keep-cubin --dump-dir {folder} remarks{{ptx}}"
+        function = cute.compile(kernel, *fakes, make_fake_stream(), options=options)
+        ptx = function.artifacts.PTX
+    entry, parameters = re.search(r"\.entry (\w+)\((.*?)\)", ptx, re.DOTALL).groups()
+    assert re.findall(r"\.param (\.\w+)", parameters) == [PARAMETER_TYPES[kind] for kind in kinds]
+
+    usage = re.findall(
+        r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", report.getvalue()
+    )
+    assert usage, f"no ptxas report for {kernel}: {report.getvalue()!r}"
+    assert set(usage) == {("0", "0", "0")}, f"{kernel} uses stack or spills on {arch}: {usage}"
+    assert ".local" not in ptx, f"{kernel} indexes registers dynamically on {arch}"
+    assert not UNFLUSHED.findall(ptx), f"{kernel}: {UNFLUSHED.findall(ptx)}"
+    registers = max(int(count) for count in re.findall(r"Used (\d+) registers", report.getvalue()))
+    return Compiled(function, ptx, entry, registers)
+
+
+def missing_device() -> str | None:
+    """Why nothing can run here, or None if it can."""
+    return None if torch.cuda.is_available() else "no CUDA device"
+
+
+def run(kernel: MicroKernel, arguments: list) -> list[np.ndarray]:
+    """Run a micro-kernel and return its outputs.
+
+    arguments: those of `__call__`, without the stream: NumPy arrays (inputs), `Out` and plain numbers.
+
+    Runs twice, over outputs that hold zeros and then ones in every bit: equal bits show that each output was
+    written whole and that the kernel is deterministic. Inputs must come out untouched.
+    """
+    first, second = (_run_on_gpu(kernel, arguments, fill) for fill in (0x00, 0xFF))
+    for a, b in zip(first, second, strict=True):
+        assert a.tobytes() == b.tobytes(), f"{kernel}: an output is not written whole, or not deterministic"
+    return first
+
+
+def _run_on_gpu(kernel: MicroKernel, arguments: list, fill: int) -> list[np.ndarray]:
+    major, minor = torch.cuda.get_device_capability()
+    compiled = compile_kernel(kernel, f"sm_{major}{minor}a")
+    kinds = _parameters(kernel)
+    tensors = [
+        _on_gpu(a, fill) if kind is cute.Pointer else None for a, kind in zip(arguments, kinds, strict=True)
+    ]
+    values = [
+        kind(argument) if tensor is None else _pointer(tensor.data_ptr())
+        for argument, kind, tensor in zip(arguments, kinds, tensors, strict=True)
+    ]
+    compiled.function(*values, cuda.CUstream(torch.cuda.current_stream().cuda_stream))
+    torch.cuda.synchronize()
+
+    outputs = []
+    for argument, tensor in zip(arguments, tensors, strict=True):
+        if tensor is None:
+            continue
+        data = tensor.cpu().numpy()
+        if isinstance(argument, Out):
+            outputs.append(data.view(argument.dtype).reshape(argument.shape))
+        else:
+            assert data.tobytes() == argument.tobytes(), f"{kernel} wrote to an input"
+    return outputs
+
+
+def _on_gpu(argument, fill: int) -> torch.Tensor:
+    """The bytes of an input, or an output's bytes all `fill`, in an allocation of exactly that size."""
+    if isinstance(argument, Out):
+        count = int(np.prod(argument.shape)) * np.dtype(argument.dtype).itemsize
+        return torch.full((count,), fill, dtype=torch.uint8, device="cuda")
+    data = np.ascontiguousarray(argument).reshape(-1).view(np.uint8)
+    return torch.from_numpy(data.copy()).cuda()

@@ -1,0 +1,172 @@
+"""The command line, run as a user runs it, in a copy of the checkout."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+TWO_MORE = """
+      cluster8:
+        skeleton: cluster
+        serves: {max_seq_len: 2048, window: false}
+        launch: {cluster: 8, warps: 4, pages_per_step: 2}
+        stages: {pages: register_prefetch, scores: mma_qk, softmax: online, values: mma_pv,
+                 warp_merge: shared, push: dsmem, cluster_merge: rank_order, epilogue: norm_gate}
+      cluster_plain:
+        skeleton: cluster
+        serves: {max_seq_len: 2048, window: false}
+        launch: {cluster: 16, warps: 4, pages_per_step: 2}
+        stages: {pages: register_prefetch, scores: mma_qk, softmax: online, values: mma_pv,
+                 warp_merge: shared, push: dsmem, cluster_merge: rank_order, epilogue: plain}
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A copy of what the generator reads and writes."""
+    for name in ("stages", "variants", "generator", "generated"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "spec.yaml", tmp_path)
+    return tmp_path
+
+
+def run(folder, *arguments, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "generator", *arguments],
+        cwd=folder,
+        env={**os.environ, "COLUMNS": "200", "PYTHONDONTWRITEBYTECODE": "1", **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def snapshot(folder):
+    return {p.name: (p.stat().st_mtime_ns, p.read_bytes()) for p in (folder / "generated").iterdir()}
+
+
+def test_what_is_checked_in_is_fresh_and_regenerating_writes_nothing(checkout):
+    """The checked-in output is the spec's, and a second run leaves every file alone."""
+    assert run(checkout, "generate", "--check").returncode == 0
+    before = snapshot(checkout)
+    again = run(checkout, "generate")
+    assert again.returncode == 0
+    assert "nothing to do" in again.stderr
+    assert snapshot(checkout) == before
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("stages/softmax/online.py", "for lanes in (1, 2):", "for lanes in (1, 3):"),
+        ("stages/push/dsmem.py", "st.async, counted", "st.async; counted"),
+        ("variants/host.py", "eps: float = 1e-5", "eps: float = 1e-6"),
+        ("variants/module.py.j2", "do not edit", "do not change"),
+        ("spec.yaml", "warps: 4", "warps: 8"),
+    ],
+)
+def test_check_notices_every_change(checkout, file, old, new):
+    """One character in a stage, its contract, the host side, the template or the spec makes the output stale."""
+    text = (checkout / file).read_text()
+    assert old in text
+    (checkout / file).write_text(text.replace(old, new, 1))
+    before = snapshot(checkout)
+    result = run(checkout, "generate", "--check")
+    assert result.returncode == 1
+    assert "generated/attn2.py is not as the spec makes it" in result.stderr
+    assert "(as the spec makes it)" in result.stdout, "a diff is shown"
+    assert snapshot(checkout) == before, "--check writes nothing"
+
+
+def test_check_notices_orphans_and_edits(checkout):
+    """A module that no spec accounts for, and a module edited by hand, fail the check."""
+    (checkout / "generated" / "old.py").write_text("")
+    with open(checkout / "generated" / "attn2.py", "a") as file:
+        file.write("# by hand\n")
+    result = run(checkout, "generate", "--check")
+    assert result.returncode == 1
+    assert "generated/old.py is an orphan" in result.stderr
+    assert "-# by hand" in result.stdout
+
+
+def test_a_wrong_spec_is_refused_and_nothing_is_written(checkout):
+    """Exit 2, every mistake with its place, and the output folder as it was."""
+    spec = checkout / "spec.yaml"
+    spec.write_text(spec.read_text().replace("norm_gate", "norm_gat").replace("cluster: 16", "cluster: 17"))
+    before = snapshot(checkout)
+    for command in ("generate", "list", "compile"):
+        result = run(checkout, command)
+        assert result.returncode == 2, result.stderr
+        assert "spec.yaml:14:27: modules.attn2.variants.cluster.launch.cluster: cluster 17" in result.stderr
+        assert "stages.epilogue: unknown stage 'norm_gat'; allowed: norm_gate, plain" in result.stderr
+        assert "Traceback" not in result.stderr
+    assert snapshot(checkout) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("generate", "--spec", "nowhere.yaml"), "nowhere.yaml"),
+        (("compile", "--arch", "hopper"), "--arch: 'hopper' is no architecture"),
+        (("genrate",), "No such command"),
+        (("list", "--bogus"), "No such option"),
+    ],
+)
+def test_a_wrong_call_is_refused(checkout, arguments, message):
+    """Exit 2 and a message, never a traceback."""
+    result = run(checkout, *arguments)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_output_does_not_depend_on_the_environment(checkout, tmp_path_factory):
+    """Hash seed, locale, time zone and place on disk change no byte of the output."""
+    texts = []
+    for seed, zone in (("1", "UTC"), ("2", "Asia/Tokyo")):
+        folder = tmp_path_factory.mktemp("out")
+        spec = shutil.copy(checkout / "spec.yaml", folder)
+        result = run(
+            checkout,
+            *("generate", "--spec", str(spec), "--out", str(folder / "made")),
+            PYTHONHASHSEED=seed,
+            TZ=zone,
+            LC_ALL="C",
+        )
+        assert result.returncode == 0, result.stderr
+        texts.append({p.name: p.read_bytes() for p in (folder / "made").iterdir()})
+    assert texts[0] == texts[1]
+    assert texts[0]["attn2.py"] == (ROOT / "generated" / "attn2.py").read_bytes()
+
+
+def test_list_shows_what_a_spec_resolves_to(checkout):
+    """Modules, variants and stages, as a table and as JSON."""
+    table = run(checkout, "list")
+    assert table.returncode == 0
+    for word in ("attn2", "cluster", "register_prefetch", "21,768"):
+        assert word in table.stdout
+    data = json.loads(run(checkout, "list", "--json").stdout)
+    assert [v["variant"] for v in data["variants"]] == ["cluster"]
+    assert data["variants"][0]["launch"] == {"cluster": 16, "warps": 4, "pages_per_step": 2}
+    assert {s["stage"] for s in data["stages"] if s["slot"] == "epilogue"} == {"norm_gate", "plain"}
+
+
+def test_variants_are_added_by_yaml_alone(checkout):
+    """Two more variants in the spec generate and compile, for both architectures, without spills."""
+    with open(checkout / "spec.yaml", "a") as spec:
+        spec.write(TWO_MORE)
+    assert run(checkout, "generate").returncode == 0
+    result = run(checkout, "compile", "--arch", "sm_90a,sm_100a", "--json")
+    assert result.returncode == 0, result.stderr
+    reports = json.loads(result.stdout)
+    assert [(r["variant"], r["arch"]) for r in reports] == [
+        (variant, arch)
+        for variant in ("cluster", "cluster8", "cluster_plain")
+        for arch in ("sm_90a", "sm_100a")
+    ]
+    assert all(r["spill_bytes"] == 0 and r["stack_bytes"] == 0 for r in reports)

@@ -1,0 +1,93 @@
+"""The JSON Schema for editors: fresh, valid itself, and of one mind with the generator."""
+
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from generator import schema
+from tests.generator.fakes import SPEC, edited
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def validator(catalog):
+    """A validator for the project's schema."""
+    return jsonschema.Draft202012Validator(schema.build_schema(catalog))
+
+
+@pytest.fixture(scope="module")
+def ring_validator(ring_catalog):
+    """A validator for the schema of a catalog with a stage that has a parameter."""
+    return jsonschema.Draft202012Validator(schema.build_schema(ring_catalog))
+
+
+def test_the_checked_in_schema_is_fresh(catalog):
+    """Write it with `python -m generator schema`."""
+    assert schema.PATH.read_text(encoding="utf-8") == schema.text(catalog)
+
+
+def test_it_is_the_same_whenever_it_is_made(catalog):
+    """Nothing in it depends on the order in which things were found."""
+    assert schema.text(catalog) == schema.text()
+
+
+def test_it_is_a_schema(validator):
+    """By the rules of the draft that it names."""
+    validator.check_schema(validator.schema)
+    assert validator.schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+
+
+@pytest.mark.parametrize("text", [(ROOT / "spec.yaml").read_text(encoding="utf-8"), SPEC])
+def test_sound_specs(validator, text):
+    """What the generator takes, editors do not underline."""
+    validator.validate(yaml.safe_load(text))
+
+
+def test_a_parameter(ring_validator):
+    """A stage with parameters goes by its name alone, or with them."""
+    ring_validator.validate(yaml.safe_load(edited(("register_prefetch", "ring"))))
+    ring_validator.validate(yaml.safe_load(edited(("register_prefetch", "{stage: ring, depth: 8}"))))
+    for wrong in ("{stage: ring, depth: 3}", "{stage: ring, size: 8}", "{depth: 8}"):
+        assert not ring_validator.is_valid(yaml.safe_load(edited(("register_prefetch", wrong))))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("head_dim: 64", "head_dim: '64'"),
+        ("head_dim: 64, ", ""),
+        ("head_dim: 64", "head_dim: 64, colour: 1"),
+        ("dtype: bf16", "dtype: fp8"),
+        ("attn2:", "../x:"),
+        ("attn2:", "class:"),
+        ("attn2:", "_a:"),
+        ("      cluster:\n", "      a-b:\n"),
+        ("skeleton: cluster", "skeleton: clusters"),
+        ("        skeleton: cluster\n", ""),
+        ("max_seq_len: 2048, ", ""),
+        ("max_seq_len: 2048", "max_seq_len: null"),
+        ("max_seq_len: 2048", "max_seq_len: 0"),
+        ("        serves: {max_seq_len: 2048, window: false}\n", ""),
+        ("window: false", "window: true"),
+        ("cluster: 16", "cluster: 17"),
+        ("cluster: 16, ", ""),
+        ("pages_per_step: 2", "page_per_step: 2"),
+        ("register_prefetch", "dsmem"),
+        ("register_prefetch", "{stage: register_prefetch, depth: 4}"),
+        ("          push: dsmem\n", ""),
+        ("push: dsmem", "pushes: dsmem"),
+    ],
+)
+def test_wrong_specs(validator, old, new):
+    """Each is wrong for the generator as well; an editor shows it while it is typed."""
+    assert not validator.is_valid(yaml.safe_load(edited((old, new))))
+
+
+def test_a_module_without_variants(validator):
+    """Neither empty modules nor empty variants."""
+    assert not validator.is_valid({"modules": {}})
+    text = SPEC[: SPEC.index("variants:")] + "variants: {}\n"
+    assert not validator.is_valid(yaml.safe_load(text))

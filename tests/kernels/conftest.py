@@ -1,0 +1,132 @@
+"""Fixtures of the kernel tests: generated variants as test subjects, and the device they run on."""
+
+import copy
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from tests.problems import Problem
+from tests.reference import Expected, Partition, assert_close
+
+SPEC = Path(__file__).resolve().parents[2] / "spec.yaml"
+
+EPILOGUES = {"cluster": "norm_gate", "cluster8": "norm_gate", "cluster_plain": "plain"}
+"""The variants under test, and how each finishes its rows."""
+
+
+@pytest.fixture(scope="session")
+def device() -> str:
+    """The device that kernels run on."""
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    return "cuda"
+
+
+def import_from(path: Path, name: str) -> ModuleType:
+    """Import a generated module from where it lies; the DSL reads it again when it compiles."""
+    found = importlib.util.spec_from_file_location(name, path)
+    assert found is not None and found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def workshop_path(tmp_path_factory) -> Path:
+    """A generated module with the checked-in variant and two that only tests need.
+
+    cluster8: clusters of 8, whose warps take more than one step. cluster_plain: attention itself, because
+    the norm hides what scales a row.
+    """
+    folder = tmp_path_factory.mktemp("workshop")
+    spec = yaml.safe_load(SPEC.read_text(encoding="utf-8"))
+    variants = spec["modules"]["attn2"]["variants"]
+    variants["cluster8"] = copy.deepcopy(variants["cluster"])
+    variants["cluster8"]["launch"]["cluster"] = 8
+    variants["cluster_plain"] = copy.deepcopy(variants["cluster"])
+    variants["cluster_plain"]["stages"]["epilogue"] = "plain"
+    edited = folder / "spec.yaml"
+    edited.write_text(yaml.safe_dump(spec, sort_keys=False), encoding="utf-8")
+    from generator.render import generate
+
+    generate(edited, folder / "generated")
+    return folder / "generated" / "attn2.py"
+
+
+@pytest.fixture(scope="session")
+def workshop_module(workshop_path) -> ModuleType:
+    """The module at `workshop_path`."""
+    return import_from(workshop_path, "workshop_attn2")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One variant under test."""
+
+    module: ModuleType
+    name: str
+    device: str
+
+    @property
+    def epilogue(self) -> str:
+        """The name of the reference's epilogue."""
+        return EPILOGUES[self.name]
+
+    @property
+    def partition(self) -> Partition:
+        """Which warp attends which page."""
+        (kernel,) = (v.kernel for v in self.module.VARIANTS if v.name == self.name)
+        return Partition(kernel.cluster, kernel.warps, kernel.pages_per_step)
+
+    def prepare(self, problem: Problem, **more: Any) -> None:
+        """Compile what `run` will launch."""
+        self.module.prepare(
+            kv_heads=problem.kv_cache.shape[1], max_seq_len=problem.max_seq_len, variant=self.name, **more
+        )
+
+    def run(self, problem: Problem, **more: Any) -> torch.Tensor:
+        """Call the kernel; it writes to an output full of NaN unless `more` brings one."""
+        out = more.pop("out", None)
+        out = problem.poisoned_out() if out is None else out
+        assert self.module.attn2(**problem.arguments(), out=out, variant=self.name, **more) is out
+        return out
+
+    def expected(self, problem: Problem) -> Expected:
+        """What the reference gives for this variant."""
+        return problem.expected(self.partition, self.epilogue)
+
+    def check(self, problem: Problem) -> torch.Tensor:
+        """Call the kernel and compare with the reference; returns the output."""
+        out = self.run(problem)
+        assert_close(out, self.expected(problem))
+        return out
+
+
+@pytest.fixture(params=EPILOGUES)
+def subject(request, device, workshop_module) -> Subject:
+    """Each variant in turn."""
+    return Subject(workshop_module, request.param, device)
+
+
+@pytest.fixture
+def plain(device, workshop_module) -> Subject:
+    """The variant that stores attention itself."""
+    return Subject(workshop_module, "cluster_plain", device)
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The BF16 numbers of a tensor as integers, so that NaN and the sign of zero count."""
+    return tensor.contiguous().view(torch.int16)
+
+
+def batches(lengths: Sequence[int], size: int = 8) -> list[list[int]]:
+    """The lengths in batches of at most `size` that are as unlike as can be."""
+    count = -(-len(lengths) // size)
+    return [list(lengths[i::count]) for i in range(count)]

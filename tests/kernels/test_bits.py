@@ -1,0 +1,170 @@
+"""The same bits, whatever else changes: runs, batches, page placement, graphs, load, and earlier calls."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+
+from generated import attn2 as checked_in
+from tests.kernels.conftest import Subject, bits, import_from
+from tests.problems import Layout, Problem, make_problem
+from tests.reference import TOKENS, assert_close
+
+LENGTHS = [2048, 9, 1025, 0, 777, 130, 16, 1500]
+
+
+@pytest.fixture
+def problem(device) -> Problem:
+    """Eight unlike requests of two KV heads."""
+    return make_problem(LENGTHS, kv_heads=2, device=device, seed=11)
+
+
+@pytest.mark.parametrize("pdl", [False, True])
+def test_200_runs(subject, problem, pdl):
+    """200 runs, launched without a pause, have the bits of the first.
+
+    So have runs with programmatic dependent launch.
+    """
+    want = bits(subject.check(problem))
+    outs = [subject.run(problem, pdl=pdl) for _ in range(200)]
+    assert all(torch.equal(bits(out), want) for out in outs)
+
+
+@pytest.mark.parametrize(
+    "order",
+    [[i] for i in range(len(LENGTHS))]
+    + [[0, 2, 4], [7, 6, 5, 4, 3, 2, 1, 0], [4] * 5, [3, 3, 1], [*range(8), *range(8), 2]],
+    ids=str,
+)
+def test_a_request_does_not_mind_its_batch(subject, problem, order):
+    """Alone, at another position, twice, next to padding, in a batch of 17: a request's bits are its own."""
+    want = bits(subject.run(problem)).unflatten(0, (-1, TOKENS))[order]
+    out = bits(subject.run(problem.requests(order))).unflatten(0, (-1, TOKENS))
+    assert torch.equal(out, want)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_pages_may_lie_anywhere(subject, problem, seed):
+    """The physical placement of the pages does not matter."""
+    assert torch.equal(bits(subject.run(problem.relocated(seed))), bits(subject.run(problem)))
+
+
+def test_kv_heads_are_independent(subject, problem):
+    """A KV head alone has the bits that it has among others."""
+    want = bits(subject.run(problem)).unflatten(1, (2, -1))
+    for head in range(2):
+        columns = slice(head * 512, (head + 1) * 512)
+        alone = dataclasses.replace(
+            problem,
+            q=problem.q[:, columns],
+            gate=problem.gate[:, columns],
+            kv_cache=problem.kv_cache[:, head : head + 1],
+        )
+        assert torch.equal(bits(subject.run(alone)), want[:, head])
+
+
+REPLAYS = [
+    [9, 8, 16, 0, 21, 7, 16, 40],
+    LENGTHS,
+    [8] * 8,
+    [2047, 9, 1024, 0, 1, 129, 0, 1499],
+    [0] * 8,
+    [33, 9, 2, 0, 700, 130, 15, 1024],
+    LENGTHS,
+]
+"""Lengths of a captured graph's replays: up to the longest and back, none above a request's pages."""
+
+
+def test_a_graph_captured_short_serves_every_length(subject, problem):
+    """Captured at the first of REPLAYS and replayed at all of them, a graph has the bits of eager calls.
+
+    Whatever the table and the cache hold past each length is still there; and the results are right.
+    """
+    subject.prepare(problem)
+    lengths = problem.seq_lens
+    lengths.copy_(torch.tensor(REPLAYS[0]))
+    captured = problem.poisoned_out()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        subject.run(problem, out=captured)
+    for step in REPLAYS:
+        lengths.copy_(torch.tensor(step))
+        captured.fill_(math.nan)
+        graph.replay()
+        assert torch.equal(bits(captured), bits(subject.run(problem))), step
+        assert_close(captured, subject.expected(problem))
+
+
+def test_a_graph_sees_new_pages_and_activations(subject, problem):
+    """The table, the cache, q and gate are read at replay: another problem copied in gives its bits."""
+    subject.prepare(problem)
+    held = problem.relocated(5)
+    held = dataclasses.replace(held, block_table=held.block_table.clone())
+    captured = problem.poisoned_out()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        subject.run(held, out=captured)
+    other = make_problem(LENGTHS, kv_heads=2, device=subject.device, seed=12)
+    assert other.kv_cache.shape == held.kv_cache.shape
+    for source in (other, problem):
+        for name in ("q", "gate", "kv_cache", "block_table", "seq_lens"):
+            getattr(held, name).copy_(getattr(source, name))
+        captured.fill_(math.nan)
+        graph.replay()
+        assert torch.equal(bits(captured), bits(subject.run(source)))
+
+
+def test_a_loaded_device_changes_nothing(subject, problem):
+    """Another stream keeps the SMs and the L2 cache busy, so that CTAs start and finish in other orders."""
+    want = bits(subject.run(problem))
+    busy = torch.cuda.Stream()
+    a = torch.randn(2048, 2048, device=subject.device)
+    big = torch.empty(64 * 2**20, device=subject.device)
+    torch.cuda.synchronize()
+    outs = []
+    for _ in range(20):
+        with torch.cuda.stream(busy):
+            for _ in range(4):
+                torch.mm(a, a)
+                big.add_(1.0)
+        outs += [subject.run(problem) for _ in range(10)]
+    torch.cuda.synchronize()
+    assert all(torch.equal(bits(out), want) for out in outs)
+
+
+def test_nothing_is_left_over_from_a_call_full_of_nan(subject):
+    """NaN that one call leaves in shared memory and registers of all SMs does not reach the next.
+
+    Clean calls with short requests, whose warps are mostly idle, have the bits that they had before.
+    """
+    clean = make_problem([8, 20, 0, 9], kv_heads=4, device=subject.device)
+    want = bits(subject.check(clean))
+    dirty = make_problem([2048] * 8, kv_heads=4, device=subject.device, layout=Layout(fused=False))
+    for tensor in (dirty.q, dirty.gate, dirty.kv_cache):
+        tensor.fill_(math.nan)
+    for _ in range(5):
+        assert subject.run(dirty).isnan().all()
+        assert torch.equal(bits(subject.run(clean)), want)
+
+
+def test_the_checked_in_module_has_the_bits_of_a_fresh_one(workshop_module, problem, device):
+    """`generated/attn2.py` serves a deployment with its first variant, unless one is named."""
+    fresh = Subject(workshop_module, "cluster", device)
+    out = checked_in.attn2(**problem.arguments())
+    assert torch.equal(bits(out), bits(fresh.check(problem)))
+
+
+def test_a_first_call_inside_capture_says_what_to_do(workshop_path, problem):
+    """A kernel is not compiled during a capture; the error names `prepare`, and afterwards all is well."""
+    module = import_from(workshop_path, "unprepared_attn2")
+    out = problem.poisoned_out()
+    with pytest.raises(RuntimeError, match=r"cluster.*prepare\(\)"), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        module.attn2(**problem.arguments(), out=out)
+    module.prepare(kv_heads=2, max_seq_len=problem.max_seq_len)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        module.attn2(**problem.arguments(), out=out)
+    graph.replay()
+    want = module.attn2(**problem.arguments())
+    assert torch.equal(bits(out), bits(want))

@@ -1,0 +1,253 @@
+"""The host side refuses what it cannot serve, and says which argument, what it got and what it needs.
+
+All but the last tests run on CPU tensors: everything is checked before the question of a device comes up.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from tests.kernels.conftest import bits
+from tests.problems import make_problem
+from tests.reference import HEAD_DIM, assert_close
+
+ROWS, COLUMNS, PAGES = 16, 1024, 4
+"""Of the good call: two requests, two KV heads, max_seq_len 64."""
+
+
+@pytest.fixture
+def good() -> dict[str, Any]:
+    """Arguments that are right in all but their device."""
+    return make_problem([40, 64], kv_heads=2).arguments()
+
+
+@dataclass(frozen=True)
+class Case:
+    """A wrong argument. value: what takes its place, or a function of the right one."""
+
+    argument: str
+    value: Any
+    got: str
+    needs: str
+    error: type[Exception] = ValueError
+
+    def __str__(self) -> str:
+        return f"{self.argument} {self.got}"
+
+
+def offset(elements: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The same tensor, `elements` elements off in its memory."""
+
+    def moved(right: torch.Tensor) -> torch.Tensor:
+        memory = torch.zeros(right.numel() + elements, dtype=right.dtype)
+        return memory[elements:].view(right.shape)
+
+    return moved
+
+
+def token_stride(stride: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Rows this far apart."""
+    return lambda right: torch.zeros(ROWS * 2 * COLUMNS, dtype=right.dtype).as_strided(
+        (ROWS, COLUMNS), (stride, 1)
+    )
+
+
+def bf16(*shape: int) -> torch.Tensor:
+    return torch.zeros(shape, dtype=torch.bfloat16)
+
+
+def int32(*shape: int) -> torch.Tensor:
+    return torch.zeros(shape, dtype=torch.int32)
+
+
+ROW_CASES = [
+    case
+    for name in ("q", "gate", "out")
+    for case in (
+        Case(name, torch.Tensor.tolist, "list", "tensor", TypeError),
+        Case(name, torch.Tensor.half, "torch.float16", "bfloat16"),
+        Case(name, torch.Tensor.float, "torch.float32", "bfloat16"),
+        Case(name, bf16(ROWS - 1, COLUMNS), "[15, 1024]", "[16, 1024]"),
+        Case(name, bf16(ROWS, COLUMNS // 2), "[16, 512]", "[16, 1024]"),
+        Case(name, bf16(ROWS, 8, 128), "[16, 8, 128]", "[16, 16, 64]"),
+        Case(name, bf16(2, 8, 16, 64), "[2, 8, 16, 64]", "[16, 16, 64]"),
+        Case(name, bf16(COLUMNS, ROWS).T, "strides [1, 16]", "packed"),
+        Case(name, bf16(ROWS, 16, 2 * HEAD_DIM)[..., :HEAD_DIM], "strides [2048, 128, 1]", "packed"),
+        Case(name, token_stride(COLUMNS + 4), "1028", "multiple of 8"),
+        Case(name, offset(4), "address 0x", "16 bytes"),
+    )
+]
+
+DEVICE_CASES = [
+    Case(name, lambda right: right.to("meta"), "on meta", "q's device cpu")
+    for name in ("gate", "kv_cache", "block_table", "seq_lens", "out")
+]
+
+TENSOR_CASES = [
+    Case("q", None, "NoneType", "tensor", TypeError),
+    # Rows that overlap are fine to read from and not to write to.
+    Case("out", token_stride(0), "0", "1024"),
+    Case("out", token_stride(COLUMNS - 8), "1016", "1024"),
+    Case("kv_cache", torch.Tensor.float, "torch.float32", "bfloat16"),
+    Case("kv_cache", bf16(PAGES, 2, 32, 128), "[4, 2, 32, 128]", "[pages, H, 16, 128]"),
+    Case("kv_cache", bf16(PAGES, 2, 16, 64), "[4, 2, 16, 64]", "[pages, H, 16, 128]"),
+    Case("kv_cache", bf16(PAGES, 16, 128), "[4, 16, 128]", "[pages, H, 16, 128]"),
+    Case("kv_cache", bf16(PAGES, 0, 16, 128), "[4, 0, 16, 128]", "[pages, H, 16, 128]"),
+    Case("kv_cache", bf16(PAGES, 16, 2, 128).transpose(1, 2), "strides [4096, 128, 256, 1]", "contiguous"),
+    Case("kv_cache", bf16(PAGES, 2, 128, 16).mT, "strides [4096, 2048, 1, 16]", "contiguous"),
+    Case(
+        "kv_cache",
+        bf16(9000 * PAGES).as_strided((PAGES, 2, 16, 128), (4100, 2048, 128, 1)),
+        "strides [4100, 2048, 128, 1]",
+        "multiples of 8",
+    ),
+    Case("kv_cache", offset(2), "address 0x", "16 bytes"),
+    Case("block_table", torch.Tensor.long, "torch.int64", "int32"),
+    Case("block_table", int32(2, 3), "3", "4 columns for max_seq_len=64"),
+    Case("block_table", int32(3, 4), "[3, 4]", "[2, >= 4]"),
+    Case("block_table", int32(4), "[4]", "[2, >= 4]"),
+    Case("block_table", int32(4, 2).T, "strides [1, 2]", "contiguous rows"),
+    Case("seq_lens", torch.Tensor.long, "torch.int64", "int32 [R]"),
+    Case("seq_lens", int32(2, 1), "[2, 1]", "int32 [R]"),
+    Case("seq_lens", int32(4)[::2], "strides [2]", "contiguous"),
+]
+
+NUMBER_CASES = [
+    Case("max_seq_len", 0, "0", "integer >= 1"),
+    Case("max_seq_len", -8, "-8", "integer >= 1"),
+    Case("max_seq_len", 64.0, "64.0", "integer >= 1"),
+    Case("max_seq_len", True, "True", "integer >= 1"),
+    Case("max_seq_len", "64", "'64'", "integer >= 1"),
+    Case("max_seq_len", 2049, "max_seq_len=2049", "split variant"),
+    Case("max_seq_len", 131072, "max_seq_len=131072", "cluster: max_seq_len <= 2048"),
+    Case("window", 16, "window=16", "split variant"),
+    Case("window", 0, "0", "integer >= 1"),
+    Case("window", False, "False", "integer >= 1"),
+    Case("scale", math.nan, "nan", "finite"),
+    Case("scale", -math.inf, "-inf", "finite"),
+    Case("scale", 1e300, "1e+300", "finite"),
+    Case("scale", "0.5", "'0.5'", "number"),
+    Case("eps", math.nan, "nan", ">= 0"),
+    Case("eps", -1e-5, "-1e-05", ">= 0"),
+    Case("eps", math.inf, "inf", "finite"),
+    Case("variant", "clutser", "'clutser'", "cluster, cluster8, cluster_plain"),
+]
+
+
+def refuse(case: Case, call: Callable[[], Any]) -> None:
+    """The call raises the case's error, and the message names the argument, what it got and what it needs."""
+    with pytest.raises(case.error) as caught:
+        call()
+    message = str(caught.value)
+    for part in (case.argument, case.got, case.needs):
+        assert part in message, f"{part!r} is not in {message!r}"
+
+
+@pytest.mark.parametrize("case", ROW_CASES + DEVICE_CASES + TENSOR_CASES + NUMBER_CASES, ids=str)
+def test_wrong_arguments_are_refused(workshop_module, good, case):
+    """One wrong argument in a call that is otherwise right."""
+    right = torch.zeros_like(good["q"]) if case.argument == "out" else good.get(case.argument)
+    wrong = case.value(right) if callable(case.value) else case.value
+    refuse(case, lambda: workshop_module.attn2(**{**good, case.argument: wrong}))
+
+
+def test_a_call_that_is_right_needs_a_cuda_device(workshop_module, good):
+    """Which also shows that each case above is wrong in one argument alone."""
+    refuse(Case("q", None, "cpu", "CUDA tensor"), lambda: workshop_module.attn2(**good))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("kv_heads", 0, "0", "1..65535"),
+        Case("kv_heads", 65536, "65536", "1..65535"),
+        Case("kv_heads", True, "True", "1..65535"),
+        Case("kv_heads", 2.0, "2.0", "1..65535"),
+        Case("max_seq_len", 4096, "max_seq_len=4096", "split variant"),
+        Case("window", 16, "window=16", "split variant"),
+        Case("variant", "split", "'split'", "cluster, cluster8, cluster_plain"),
+    ],
+    ids=str,
+)
+def test_prepare_refuses_what_no_call_could_serve(workshop_module, case):
+    """`prepare` checks a deployment as a call does, so that an engine hears of it at build time."""
+    deployment = {"kv_heads": 2, "max_seq_len": 2048, case.argument: case.value}
+    refuse(case, lambda: workshop_module.prepare(**deployment))
+
+
+def test_without_a_gpu_the_errors_say_what_to_do(workshop_module):
+    """`prepare` needs a device; `compile_attn2` needs the name of an architecture."""
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    with pytest.raises(ValueError, match="prepare needs a CUDA device"):
+        workshop_module.prepare(kv_heads=2, max_seq_len=2048)
+    with pytest.raises(ValueError, match='arch="sm_90a"'):
+        workshop_module.compile_attn2()
+
+
+def test_split_kernel_says_what_one_cluster_cannot_serve(workshop_module):
+    """Contexts up to the variants' longest need no split; longer ones and windows do."""
+    split_kernel = workshop_module.split_kernel
+    assert not split_kernel(8, None) and not split_kernel(2048, None)
+    assert split_kernel(2049, None) and split_kernel(2048, 1024)
+    with pytest.raises(ValueError, match=r"max_seq_len .* 0"):
+        split_kernel(0, None)
+
+
+@pytest.mark.parametrize("name", ["gate", "kv_cache", "block_table", "seq_lens", "out"])
+def test_tensors_left_on_the_cpu_are_refused(subject, name):
+    """With q on a CUDA device."""
+    arguments = make_problem([40, 64], kv_heads=2, device=subject.device).arguments()
+    arguments["out"] = torch.zeros_like(arguments["q"])
+    arguments[name] = arguments[name].cpu()
+    case = Case(name, None, "on cpu", "q's device cuda:0")
+    refuse(case, lambda: subject.module.attn2(**arguments, variant=subject.name))
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+def test_out_is_allocated_like_q(subject, dims):
+    """Without `out`, a new contiguous tensor in the shape of q; for no requests, an empty one."""
+    problem = make_problem([40, 64], kv_heads=2, device=subject.device)
+    arguments = problem.arguments()
+    if dims == 3:
+        arguments["q"] = arguments["q"].unflatten(1, (-1, HEAD_DIM))
+    out = subject.module.attn2(**arguments, variant=subject.name)
+    assert out.shape == arguments["q"].shape and out.is_contiguous() and out.dtype == torch.bfloat16
+    assert torch.equal(bits(out).view_as(problem.q), bits(subject.run(problem)))
+    none = {name: arguments[name][:0] for name in ("q", "gate", "block_table", "seq_lens")}
+    assert subject.module.attn2(**{**arguments, **none}, variant=subject.name).shape[0] == 0
+
+
+def test_the_launch_goes_to_the_current_stream(subject):
+    """On a side stream that is still to write q, the kernel waits its turn."""
+    problem = make_problem([40, 1025], kv_heads=2, device=subject.device)
+    late = problem.q.clone()
+    problem.q.zero_()
+    side = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(50_000_000)
+        problem.q.copy_(late)
+        out = subject.run(problem)
+    side.synchronize()
+    assert_close(out, subject.expected(problem))
+
+
+def test_another_device_than_the_current_one(subject):
+    """The kernel runs where its tensors are, with the same bits, and the current device stays as it was."""
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two CUDA devices")
+    here, there = (make_problem([40, 1025], kv_heads=2, seed=3, device="cpu") for _ in range(2))
+    outs = []
+    for index, problem in enumerate((here, there)):
+        moved = {
+            name: value.to(f"cuda:{index}") if isinstance(value, torch.Tensor) else value
+            for name, value in problem.arguments().items()
+        }
+        outs.append(subject.module.attn2(**moved, variant=subject.name).cpu())
+        assert torch.cuda.current_device() == 0
+    assert torch.equal(bits(outs[0]), bits(outs[1]))

@@ -1,0 +1,219 @@
+"""P V on tensor cores: layout by one-hot weights, who may see a NaN, and the two ways' equal bits."""
+
+from dataclasses import dataclass
+
+import cuda.bindings.driver as cuda
+import cutlass.cute as cute
+import numpy as np
+import pytest
+from cutlass import Float32, Int32, Int64
+
+from stages.fragments import TILE, pairs
+from stages.mask import KeyRange
+from stages.ptx import load_global_i32
+from stages.values.mma_pv import MmaValues
+from tests import layouts
+from tests.device import MicroKernel, compile_kernel, out
+from tests.micro import load_registers, store_registers
+from tests.numerics import assert_same_bits, from_bf16, to_bf16
+
+HEAD_DIM, PAGE_SIZE, ROWS = layouts.HEAD_DIM, layouts.PAGE_SIZE, layouts.ROWS
+FIRST_KEYS = (1040, 2064)
+"""The first keys of a step's pages: a round of 64 pages apart."""
+
+EVERY = (0, 2**30)
+
+
+@dataclass(frozen=True)
+class Accumulating(MicroKernel):
+    """o += weights @ v of one step. facts: the two rows' (first, last), then the pages' first keys."""
+
+    pages: int
+
+    def __str__(self):
+        return f"Accumulating_{self.pages}_pages"
+
+    @cute.jit
+    def __call__(
+        self,
+        weights: cute.Pointer,
+        v: cute.Pointer,
+        o: cute.Pointer,
+        facts: cute.Pointer,
+        result: cute.Pointer,
+        stream: cuda.CUstream,
+    ):
+        self.kernel(weights.toint(), v.toint(), o.toint(), facts.toint(), result.toint()).launch(
+            **self.where.keywords(), stream=stream
+        )
+
+    @cute.kernel
+    def kernel(self, weights: Int64, v: Int64, o: Int64, facts: Int64, result: Int64):
+        ends = [load_global_i32(facts + Int64(4 * i)) for i in range(4)]
+        first_keys = [load_global_i32(facts + Int64(16 + 4 * p)) for p in range(self.pages)]
+        visible = (KeyRange(ends[0], ends[1]), KeyRange(ends[2], ends[3]))
+        held = load_registers(Float32, o, HEAD_DIM // 2)
+        MmaValues(HEAD_DIM, PAGE_SIZE, self.pages).accumulate(
+            load_registers(Int32, weights, 4 * self.pages),
+            load_registers(Int32, v, self.pages * (PAGE_SIZE // TILE) * pairs(HEAD_DIM)),
+            first_keys,
+            visible,
+            held,
+        )
+        store_registers(result, held, Float32)
+
+
+def accumulate(launch, weights, v, o=None, visible=(EVERY, EVERY)) -> np.ndarray:
+    """[16, 64] o + weights @ v on the device: weights [16, keys] and v [keys, 64] as BF16 bits."""
+    o = np.zeros((ROWS, HEAD_DIM), np.float32) if o is None else o
+    pages = len(v) // PAGE_SIZE
+    facts = np.array([*np.ravel(visible), *FIRST_KEYS[:pages]], np.int32)
+    (got,) = launch(
+        Accumulating(pages),
+        layouts.fold_weights(weights),
+        layouts.fold_page(v),
+        layouts.fold_output(o),
+        facts,
+        out(np.float32, HEAD_DIM // 2, 32),
+    )
+    return layouts.unfold_output(got)
+
+
+def random_bf16(rng, *shape: int) -> np.ndarray:
+    """Normally distributed BF16 bits."""
+    return to_bf16(rng.standard_normal(shape).astype(np.float32))
+
+
+def masked_weights(rng, visible, pages: int) -> np.ndarray:
+    """[16, keys] BF16 bits of weights in (0, 1]; +0 where a row does not see the key, as the softmax leaves it."""
+    weights = np.exp2(-8 * rng.random((ROWS, pages * PAGE_SIZE))).astype(np.float32)
+    return np.where(seen_keys(visible, pages), to_bf16(weights), np.uint16(0))
+
+
+def seen_keys(visible, pages: int) -> np.ndarray:
+    """[16, keys] which keys each row sees; rows 0 .. 7 have the first range."""
+    keys = np.concatenate([first + np.arange(PAGE_SIZE) for first in FIRST_KEYS[:pages]])
+    ends = np.repeat(np.array(visible), ROWS // 2, axis=0)
+    return (keys >= ends[:, :1]) & (keys <= ends[:, 1:])
+
+
+RANGES = [
+    ((0, 1048), (0, 1049)),  # the causal edge in the first page: the later token sees one slot more
+    ((0, 2066), (0, 2067)),  # in the second page
+    ((1045, 2070), (1046, 2071)),  # a window's low edge in the first page, the causal edge in the second
+    ((0, 1039), (0, 1040)),  # the later token sees the first slot of the page, the earlier one none
+    ((0, 1055), (0, 2064)),  # the edge on a page boundary
+    ((0, -1), (0, 1041)),  # the earlier token sees nothing at all
+]
+
+
+@pytest.mark.parametrize("pages", [1, 2])
+def test_compiles(pages, arch):
+    """A page is transposed pair by pair, 16 movmatrix, on both ways; one mma a pair, or two if ragged."""
+    ptx = compile_kernel(Accumulating(pages), arch).ptx
+    assert ptx.count("mma.sync") == pages * (8 + 16)
+    assert ptx.count("movmatrix.sync") == pages * 2 * 16
+
+
+@pytest.mark.parametrize("visible", [(EVERY, EVERY), ((1, 2**30), (0, 2**30)), *RANGES], ids=str)
+@pytest.mark.parametrize("pages", [1, 2])
+def test_one_hot_weights_pick_one_slot(pages, visible, launch):
+    """A row with weight 1 at one key that it sees becomes that key's value, bit for bit.
+
+    Every row has another key, and all keys come up: a wrong key, dim, tile, page or row shows.
+    """
+    rng = np.random.default_rng(pages)
+    keys = pages * PAGE_SIZE
+    v = random_bf16(rng, keys, HEAD_DIM)
+    seen = seen_keys(visible, pages)
+    for shift in range(keys):
+        chosen = (5 * np.arange(ROWS) + shift) % keys
+        weights = np.zeros((ROWS, keys), np.uint16)
+        weights[np.arange(ROWS), chosen] = np.where(seen[np.arange(ROWS), chosen], 0x3F80, 0)
+        expected = np.where(weights[np.arange(ROWS), chosen, None] > 0, from_bf16(v)[chosen], np.float32(0))
+        assert_same_bits(accumulate(launch, weights, v, visible=visible) + np.float32(0), expected)
+
+
+def test_whole_numbers_are_exact(launch):
+    """o + P V of whole numbers below 2**24 is exact, and o is accumulated on, not replaced."""
+    rng = np.random.default_rng(3)
+    weights, v = rng.integers(0, 129, (ROWS, 32)), rng.integers(-128, 129, (32, HEAD_DIM))
+    o = rng.integers(-(2**20), 2**20, (ROWS, HEAD_DIM)).astype(np.float32)
+    got = accumulate(launch, to_bf16(np.float32(weights)), to_bf16(np.float32(v)), o)
+    assert np.array_equal(got, o + weights @ v)
+
+
+def test_pages_accumulate_in_ascending_order(launch):
+    """2**25 + 1 - 2**25: the 1 of the first page is lost only if that page comes first."""
+    o = np.full((ROWS, HEAD_DIM), 2.0**25, np.float32)
+    weights, v = np.zeros((2, ROWS, PAGE_SIZE), np.float32), np.zeros((2, PAGE_SIZE, HEAD_DIM), np.float32)
+    weights[:, :, 3] = 1
+    v[0, 3], v[1, 3] = 1, -(2.0**25)
+    for order, expected in (((0, 1), 0.0), ((1, 0), 1.0)):
+        columns = to_bf16(np.concatenate([weights[i] for i in order], axis=1))
+        got = accumulate(launch, columns, to_bf16(np.concatenate([v[i] for i in order])), o)
+        assert np.all(got == expected), order
+
+
+@pytest.mark.parametrize("visible", [(EVERY, EVERY), *RANGES], ids=str)
+def test_random_numbers(visible, launch):
+    """Within 2**-20 of |o| + the sum of |w v|, of the float64 sum, on both ways.
+
+    Tensor cores align the 17 numbers of an mma to the largest and cut them off some 24 bits below it; a step
+    has two mma.
+    """
+    rng = np.random.default_rng(4)
+    weights, v = masked_weights(rng, visible, 2), random_bf16(rng, 32, HEAD_DIM)
+    o = rng.standard_normal((ROWS, HEAD_DIM)).astype(np.float32)
+    w64, v64 = from_bf16(weights).astype(np.float64), from_bf16(v).astype(np.float64)
+    got = accumulate(launch, weights, v, o, visible)
+    size = np.abs(o) + np.abs(w64) @ np.abs(v64)
+    assert np.all(np.abs(got - (o + w64 @ v64)) <= size * 2.0**-19)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("visible", RANGES, ids=str)
+def test_a_value_reaches_the_rows_that_see_it_and_no_other(visible, value, launch):
+    """NaN or Inf in one slot and dim changes no bit of a row that does not see the slot, nor of another dim.
+
+    The two tokens of a row group share an mma, and a weight of 0 would not stop it. Each slot in turn:
+    those that both tokens see, one, or none.
+    """
+    rng = np.random.default_rng(5)
+    weights, v = masked_weights(rng, visible, 2), random_bf16(rng, 32, HEAD_DIM)
+    o = rng.standard_normal((ROWS, HEAD_DIM)).astype(np.float32)
+    clean = accumulate(launch, weights, v, o, visible)
+    seen = seen_keys(visible, 2)
+    for slot in range(32):
+        dim = (7 * slot + 3) % HEAD_DIM
+        spoiled = v.copy()
+        spoiled[slot, dim] = to_bf16(np.float32(value))
+        expected = clean.copy()
+        expected[seen[:, slot], dim] = value
+        assert_same_bits(accumulate(launch, weights, spoiled, o, visible), expected)
+
+
+@pytest.mark.parametrize("visible", RANGES, ids=str)
+def test_unseen_pages_may_hold_anything(visible, launch):
+    """NaN in all slots that no row sees, at once: the same bits as with zeros there."""
+    rng = np.random.default_rng(6)
+    weights, v = masked_weights(rng, visible, 2), random_bf16(rng, 32, HEAD_DIM)
+    unseen = ~seen_keys(visible, 2).any(axis=0)
+    nan, zeros = v.copy(), v.copy()
+    nan[unseen], zeros[unseen] = 0x7FC0, 0
+    got = [accumulate(launch, weights, x, visible=visible) for x in (nan, zeros)]
+    assert got[0].tobytes() == got[1].tobytes()
+
+
+def test_whole_and_ragged_pages_have_the_same_bits(launch):
+    """The two ways add the same numbers in the same order: equal bits, o's included, for the same weights.
+
+    The slots that the ragged way hides have a weight of 0 on both ways, and finite values.
+    """
+    rng = np.random.default_rng(7)
+    for visible in RANGES:
+        weights, v = masked_weights(rng, visible, 2), random_bf16(rng, 32, HEAD_DIM)
+        o = rng.standard_normal((ROWS, HEAD_DIM)).astype(np.float32)
+        ragged = accumulate(launch, weights, v, o, visible)
+        whole = accumulate(launch, weights, v, o)
+        assert ragged.tobytes() == whole.tobytes(), visible

@@ -1,0 +1,143 @@
+"""What a kernel skeleton declares about itself, as data.
+
+A skeleton is a kernel class (`variants.<name>`) whose fields are facts, shared-memory offsets and stages;
+`SKELETONS` says which slots it has, what its launch may look like, and which facts go together. Nothing here
+is copied into a generated module.
+
+A fact is a number or a name that is known when a kernel is generated, such as `head_dim`, `warps` or
+`max_seq_len`; facts go by their names in `spec.yaml`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from stages.contract import MAX_CLUSTER_SIZE
+from stages.fragments import ROWS
+from variants.cluster import ClusterKernel
+
+Facts = Mapping[str, Any]
+
+MAX_UNROLLED_STEPS = 16
+"""Steps that the cluster kernel may unroll; longer contexts are what skeletons with a loop are for."""
+
+
+@dataclass(frozen=True)
+class LaunchField:
+    """A number that a variant's `launch` may set.
+
+    default: None if it must be set. limit: why no larger number than the last allowed one can be, if that
+    is the hardware's doing.
+    """
+
+    name: str
+    allowed: tuple[int, ...]
+    help: str
+    default: int | None = None
+    limit: str = ""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What has to hold between some facts.
+
+    facts: the names of those that it reads, the one to blame first. broken: given the facts, what is
+    wrong, with the arithmetic; None if nothing is.
+    """
+
+    facts: tuple[str, ...]
+    broken: Callable[[Facts], str | None]
+
+
+@dataclass(frozen=True)
+class Skeleton:
+    """A kernel skeleton.
+
+    name: what `spec.yaml` calls it. kernel: the class. slots: the slots to fill, in the order of the data.
+    launch: the fields of `launch`. windows: whether it can serve a sliding window. bounded: whether it
+    serves contexts up to a length that `serves: max_seq_len` must give. derive: given the facts of the
+    problem, the launch and `max_seq_len`, the facts that the kernel class needs besides. rules: what has to
+    hold between facts.
+    """
+
+    name: str
+    kernel: type[Any]
+    summary: str
+    slots: tuple[str, ...]
+    launch: tuple[LaunchField, ...]
+    windows: bool
+    bounded: bool
+    derive: Callable[[Facts], Mapping[str, int]] = lambda facts: {}
+    rules: tuple[Rule, ...] = ()
+
+
+def _whole_row_groups(facts: Facts) -> str | None:
+    tokens, heads = facts["tokens"], facts["heads_per_kv"]
+    if tokens * heads % ROWS == 0:
+        return None
+    return (
+        f"tokens * heads_per_kv = {tokens} * {heads} = {tokens * heads} rows is not a multiple of {ROWS}, "
+        "the rows of a row group"
+    )
+
+
+def _cluster_steps(facts: Facts) -> int:
+    pages = -(-facts["max_seq_len"] // facts["page_size"])
+    return -(-pages // _pages_in_a_step(facts))
+
+
+def _pages_in_a_step(facts: Facts) -> int:
+    return int(facts["cluster"] * facts["warps"] * facts["pages_per_step"])
+
+
+def _few_steps(facts: Facts) -> str | None:
+    steps = _cluster_steps(facts)
+    if steps <= MAX_UNROLLED_STEPS:
+        return None
+    longest = MAX_UNROLLED_STEPS * _pages_in_a_step(facts) * facts["page_size"]
+    return (
+        "max_seq_len {max_seq_len} takes ceil(ceil({max_seq_len} / {page_size}) / ({cluster} * {warps} * "
+        "{pages_per_step})) = {steps} steps, and the kernel unrolls at most {most}; with this launch it "
+        "serves max_seq_len up to {longest}"
+    ).format_map({**facts, "steps": steps, "most": MAX_UNROLLED_STEPS, "longest": longest})
+
+
+SKELETONS: Mapping[str, Skeleton] = {
+    skeleton.name: skeleton
+    for skeleton in (
+        Skeleton(
+            name="cluster",
+            kernel=ClusterKernel,
+            summary="short contexts: one cluster for each row group of a request and KV head",
+            slots=(
+                "pages",
+                "scores",
+                "softmax",
+                "values",
+                "warp_merge",
+                "push",
+                "cluster_merge",
+                "epilogue",
+            ),
+            launch=(
+                LaunchField(
+                    "cluster",
+                    tuple(range(1, MAX_CLUSTER_SIZE + 1)),
+                    "CTAs of a cluster",
+                    limit=f"a cluster has at most {MAX_CLUSTER_SIZE} CTAs",
+                ),
+                LaunchField("warps", (1, 2, 4, 8), "warps of a CTA"),
+                LaunchField("pages_per_step", (1, 2), "pages that a warp attends at once", 1),
+            ),
+            windows=False,
+            bounded=True,
+            derive=lambda facts: {"steps": _cluster_steps(facts)},
+            rules=(
+                Rule(("tokens", "heads_per_kv"), _whole_row_groups),
+                Rule(("max_seq_len", "page_size", "cluster", "warps", "pages_per_step"), _few_steps),
+            ),
+        ),
+    )
+}
