@@ -7,7 +7,7 @@ cluster_merge rank_order, epilogue norm_gate.
 Generated from spec.yaml; do not edit. Change the spec, or the file named above a section, then run
 `python -m generator generate`.
 
-sha256 of the plan, sources, template and formatter: 26d2f6b3d1a14d4933aabc4cd5a30b8b802920dd3a8a6b23d2d02dba46573a28
+sha256 of the plan, sources, template and formatter: e222d94555e2a6b85ddaa05e98c3581164de40b46b0da84f1c3630b91329b2b4
 """
 
 import dataclasses
@@ -725,8 +725,8 @@ class CausalMask:
 #
 #     (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018).
 #
-#     Where every m is -inf, M stands in the exponents as 0, so that 2**(-inf - M) is 0 and not NaN. A NaN
-#     never enters m (PTX `max` drops it); it travels in l and o and so reaches the row's result.
+#     Where every m is -inf, M stands in the exponents as 0, so that 2**(-inf - M) is 0 and not NaN. PTX `max`
+#     drops a NaN beside a number, so m need not show one; it travels in l and o and so reaches the result.
 #
 #     In shared memory a record is FP32 [o, head_dim of them | m | l | 8 bytes of padding]. The padding
 #     keeps records 16-byte aligned and puts neighbouring records 4 banks apart.
@@ -1202,7 +1202,7 @@ def normalised(l: Float32, o: list[Float32]) -> Int32:
 #
 #     (Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.) The mean is summed from y / 8, whose
 #     squares are already divided by 64: exact, and values up to 1e19 do not overflow. The sum runs over a
-#     fixed butterfly of the lanes.
+#     fixed butterfly of the lanes. A row that saw no key (l = 0) is zeros, whatever its gate holds.
 #
 #     Called by whole warps, a row a warp (shuffles); a lane has the head dims 2 * lane and 2 * lane + 1. Reads
 #     the row of the gate (`load_gate`, as early as the caller likes) and writes the row of the output, 128
@@ -1230,7 +1230,9 @@ class NormGateEpilogue:
             mean_square = add(mean_square, shuffle_xor(mean_square, lanes))
         norm = rsqrt(add(mean_square, eps))
         out = [mul(mul(x, norm), self._sigmoid(g)) for x, g in zip(y, unpack_bf16(gate), strict=True)]
-        store_global_i32(row + Int64(4 * cute.arch.lane_idx()), pack_bf16(out[0], out[1]))
+        # A padded row's gate may hold NaN.
+        finished = select(l == 0.0, Int32(0), pack_bf16(out[0], out[1]))
+        store_global_i32(row + Int64(4 * cute.arch.lane_idx()), finished)
 
     def _sigmoid(self, x):
         return reciprocal(add(Float32(1.0), exp2(mul(x, Float32(-math.log2(math.e))))))
@@ -1401,6 +1403,10 @@ class ClusterKernel:
             self.row(q, q_stride, request, kv_head, first_row + lane // 4),
             self.row(q, q_stride, request, kv_head, first_row + lane // 4 + ROWS // 2),
         )
+        gates = [
+            self.epilogue.load_gate(self.row(gate, gate_stride, request, kv_head, first_row + row))
+            for _, row in self.owned_rows(rank, warp)
+        ]
 
         state = RowState.empty(self.head_dim)
         pages = PageFragments.empty(self.pages_per_step, self.page_size, self.head_dim)
@@ -1422,17 +1428,21 @@ class ClusterKernel:
         merged = self.warp_merge.merge(shared + self.warp_partials, state)
         self.push.send(shared + self.rank_partials, shared + self.arrived, rank, merged)
 
-        rows_per_rank = ROWS // self.cluster
-        for i in cutlass.range_constexpr(0, rows_per_rank, self.warps):
-            owned = warp + i
-            if owned < rows_per_rank:
-                row = first_row + rank * rows_per_rank + owned
-                gate_row = self.row(gate, gate_stride, request, kv_head, row)
-                gated = self.epilogue.load_gate(gate_row)
+        for i, (owned, row) in enumerate(self.owned_rows(rank, warp)):
+            if owned < self.push.rows_per_rank:
                 self.push.wait(shared + self.arrived)
                 l, o = self.cluster_merge.merge(shared + self.rank_partials, owned)
-                out_row = self.row(out, out_stride, request, kv_head, row)
-                self.epilogue.store(out_row, l, o, gated, eps)
+                out_row = self.row(out, out_stride, request, kv_head, first_row + row)
+                self.epilogue.store(out_row, l, o, gates[i], eps)
+
+    def owned_rows(self, rank, warp):
+        """The rows that a warp finishes: (number among the rank's rows, row of the row group).
+
+        Warps in excess get numbers past the rank's last, and its last row, which they may read.
+        """
+        rows = self.push.rows_per_rank
+        owned = [warp + first for first in range(0, rows, self.warps)]
+        return [(n, rank * rows + select(n < rows, n, Int32(rows - 1))) for n in owned]
 
     def row(self, base, stride, request, kv_head, row):
         """Address of one of a request's rows (token * heads_per_kv + query head) in q, gate or out."""
@@ -1514,10 +1524,10 @@ VARIANTS = (
 # The host side of a generated module: pick a variant, check the arguments, compile once, launch.
 #
 # Contract
-#     `attn2` is what an engine calls; in a generated module of another name the generator writes that name
-#     here. Everything that can be checked without a synchronisation is checked before anything is launched,
-#     and a refusal names the argument, what it got and what it needs. A call whose kernel has been prepared
-#     neither compiles, nor synchronises, nor allocates anything but the output that it was not given.
+#     `attn2` is what an engine calls. Everything that can be checked without a synchronisation is checked
+#     before anything is launched, and a refusal names the argument, what it got and what it needs. A call
+#     whose kernel has been prepared neither compiles, nor synchronises, nor allocates anything but the output
+#     that it was not given.
 #
 #     The launch shape depends on the number of requests and the deployment alone, so a captured CUDA graph
 #     serves every step: lengths, block table and cache contents are read by the kernel.
@@ -1562,7 +1572,7 @@ def attn2(
         may hold anything.
     seq_lens: [R], int32, verified tokens included, none above max_seq_len.
     max_seq_len, window: the deployment, not the step: they pick the variant.
-    scale: softmax scale. eps: added to the mean square inside the root of the norm.
+    scale: softmax scale. eps: added to the mean square inside the root of the norm; below 2**-126 it is 0.
     num_splits, workspace, counters: for variants that split a request over several clusters; others
         ignore them.
     out: where to write, shaped as q may be; allocated like q if not given.

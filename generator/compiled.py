@@ -12,6 +12,7 @@ import collections
 import contextlib
 import importlib.util
 import io
+import itertools
 import re
 import sys
 import tempfile
@@ -143,9 +144,8 @@ def opcodes(ptx: str) -> Iterator[str]:
     """The opcode of each instruction in PTX text, in order."""
     text = re.sub(r"//[^\n]*", "", ptx)
     body = text[text.index("{") :] if "{" in text else ""
-    for statement in re.split(r"[;{}]|^\s*[$\w]+:", body, flags=re.MULTILINE):
-        words = statement.split()
-        if words and words[0].startswith("@"):
-            words = words[1:]
-        if words and re.fullmatch(r"[a-z]\w*(\.[\w:]+)*", words[0]) and not words[0].startswith("."):
-            yield words[0]
+    for statement in re.split(r"[;{}]", body):
+        words = itertools.dropwhile(lambda word: word[0] == "@" or word[-1] == ":", statement.split())
+        opcode = next(words, "")
+        if re.fullmatch(r"[a-z]\w*(\.[\w:]+)*", opcode):
+            yield opcode

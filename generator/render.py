@@ -92,7 +92,7 @@ def render_module(module: ModulePlan, spec_name: str = "spec.yaml") -> str:
         blocks=blocks,
         variants_banner=_banner("The variants", "In the order of the spec; the first that serves wins."),
         table=[_variant(variant) for variant in module.variants],
-        host=Block(host.banner, _renamed(host.code, module.name)),
+        host=Block(_renamed(host.banner, module.name), _renamed(host.code, module.name)),
         exports=sorted(_renamed(name, module.name) for name in [*entry_points, TABLE]),
     )
     mode = black.Mode(line_length=LINE_LENGTH, target_versions={TargetVersion.PY310})

@@ -9,8 +9,8 @@ Contract
 
     (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018).
 
-    Where every m is -inf, M stands in the exponents as 0, so that 2**(-inf - M) is 0 and not NaN. A NaN
-    never enters m (PTX `max` drops it); it travels in l and o and so reaches the row's result.
+    Where every m is -inf, M stands in the exponents as 0, so that 2**(-inf - M) is 0 and not NaN. PTX `max`
+    drops a NaN beside a number, so m need not show one; it travels in l and o and so reaches the result.
 
     In shared memory a record is FP32 [o, head_dim of them | m | l | 8 bytes of padding]. The padding
     keeps records 16-byte aligned and puts neighbouring records 4 banks apart.

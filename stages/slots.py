@@ -92,6 +92,10 @@ class WarpMerge(Protocol):
 class Push(Protocol):
     """Each CTA's rows travel to the ranks that own them."""
 
+    @property
+    def rows_per_rank(self) -> int:
+        """How many consecutive rows of a row group each rank owns."""
+
     def open(self, arrived: Int32) -> None:
         """Get ready to receive."""
 

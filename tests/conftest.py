@@ -13,7 +13,7 @@ def arch(request) -> str:
 
 @pytest.fixture
 def launch():
-    """Compile a micro-kernel for every architecture, then run it: launch(kernel, *arguments) -> outputs.
+    """A function that compiles a micro-kernel for every architecture, then runs it and returns its outputs.
 
     See `tests.device.run` for the arguments. Skips where no device can run it, after the compilation.
     """

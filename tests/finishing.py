@@ -72,7 +72,7 @@ def finish(launch, epilogue, l, o, gate=None, eps: float = 1e-5) -> np.ndarray:
 
 
 def random_rows(rng, rows: int, scale=1.0):
-    """l [rows], o [rows, 64] and y = o / l, where y is a BF16 number and l a power of two.
+    """Rows l [rows], o [rows, 64] and y = o / l, where y is a BF16 number and l a power of two.
 
     So the division is exact, its rounding is nowhere near a tie, and y is known whatever 1 / l costs in ulps.
     """

@@ -1,4 +1,4 @@
-"""Device helpers of the micro-kernels: registers to and from global memory, places in shared memory.
+"""Device code that micro-kernels share: registers to and from global memory, places in shared memory.
 
 A register file in global memory is [register, lane] 32-bit words, one of them a warp.
 """

@@ -12,12 +12,12 @@ TINY = np.float32(2.0**-126)
 
 def f32_bits(x) -> np.ndarray:
     """The bits of FP32 values."""
-    return np.ascontiguousarray(x, dtype=np.float32).view(np.uint32)
+    return np.asarray(x, dtype=np.float32).view(np.uint32)
 
 
 def from_bits(bits) -> np.ndarray:
     """FP32 values with these bits."""
-    return np.ascontiguousarray(bits, dtype=np.uint32).view(np.float32)
+    return np.asarray(bits, dtype=np.uint32).view(np.float32)
 
 
 def flush(x) -> np.ndarray:
@@ -78,11 +78,12 @@ def power_of_two(x) -> np.ndarray:
     """`ex2.approx.ftz.f32` of whole numbers and -inf, where it is exact."""
     x = np.asarray(x, dtype=np.float32)
     assert np.all((x == np.floor(x)) | np.isneginf(x))
-    return flush(np.exp2(x))
+    # NumPy's own float32 exp2 is not exact on every SIMD level.
+    return flush(np.exp2(x.astype(np.float64)).astype(np.float32))
 
 
 def weighted_sum(factors, parts, order=None) -> np.ndarray:
-    """The sum of factor * part over axis 0, by one product and then fma after fma, in this order of indices."""
+    """The sum of factor * part over axis 0, one product and then fma after fma, in this order of indices."""
     order = range(len(parts)) if order is None else order
     total = None
     for i in order:

@@ -26,7 +26,7 @@ from cutlass import Float32, Int32, Int64
 from stages.fragments import ROWS, PageFragments, RowState
 from stages.mask import CausalMask
 from stages.pages.walk import PageWalk
-from stages.ptx import griddep_launch_dependents, griddep_wait, load_global_i32
+from stages.ptx import griddep_launch_dependents, griddep_wait, load_global_i32, select
 
 
 @dataclass(frozen=True)
@@ -174,6 +174,10 @@ class ClusterKernel:
             self.row(q, q_stride, request, kv_head, first_row + lane // 4),
             self.row(q, q_stride, request, kv_head, first_row + lane // 4 + ROWS // 2),
         )
+        gates = [
+            self.epilogue.load_gate(self.row(gate, gate_stride, request, kv_head, first_row + row))
+            for _, row in self.owned_rows(rank, warp)
+        ]
 
         state = RowState.empty(self.head_dim)
         pages = PageFragments.empty(self.pages_per_step, self.page_size, self.head_dim)
@@ -195,17 +199,21 @@ class ClusterKernel:
         merged = self.warp_merge.merge(shared + self.warp_partials, state)
         self.push.send(shared + self.rank_partials, shared + self.arrived, rank, merged)
 
-        rows_per_rank = ROWS // self.cluster
-        for i in cutlass.range_constexpr(0, rows_per_rank, self.warps):
-            owned = warp + i
-            if owned < rows_per_rank:
-                row = first_row + rank * rows_per_rank + owned
-                gate_row = self.row(gate, gate_stride, request, kv_head, row)
-                gated = self.epilogue.load_gate(gate_row)
+        for i, (owned, row) in enumerate(self.owned_rows(rank, warp)):
+            if owned < self.push.rows_per_rank:
                 self.push.wait(shared + self.arrived)
                 l, o = self.cluster_merge.merge(shared + self.rank_partials, owned)
-                out_row = self.row(out, out_stride, request, kv_head, row)
-                self.epilogue.store(out_row, l, o, gated, eps)
+                out_row = self.row(out, out_stride, request, kv_head, first_row + row)
+                self.epilogue.store(out_row, l, o, gates[i], eps)
+
+    def owned_rows(self, rank, warp):
+        """The rows that a warp finishes: (number among the rank's rows, row of the row group).
+
+        Warps in excess get numbers past the rank's last, and its last row, which they may read.
+        """
+        rows = self.push.rows_per_rank
+        owned = [warp + first for first in range(0, rows, self.warps)]
+        return [(n, rank * rows + select(n < rows, n, Int32(rows - 1))) for n in owned]
 
     def row(self, base, stride, request, kv_head, row):
         """Address of one of a request's rows (token * heads_per_kv + query head) in q, gate or out."""

@@ -1,10 +1,10 @@
 """The host side of a generated module: pick a variant, check the arguments, compile once, launch.
 
 Contract
-    `attn2` is what an engine calls; in a generated module of another name the generator writes that name
-    here. Everything that can be checked without a synchronisation is checked before anything is launched,
-    and a refusal names the argument, what it got and what it needs. A call whose kernel has been prepared
-    neither compiles, nor synchronises, nor allocates anything but the output that it was not given.
+    `attn2` is what an engine calls. Everything that can be checked without a synchronisation is checked
+    before anything is launched, and a refusal names the argument, what it got and what it needs. A call
+    whose kernel has been prepared neither compiles, nor synchronises, nor allocates anything but the output
+    that it was not given.
 
     The launch shape depends on the number of requests and the deployment alone, so a captured CUDA graph
     serves every step: lengths, block table and cache contents are read by the kernel.
@@ -62,7 +62,7 @@ def attn2(
         may hold anything.
     seq_lens: [R], int32, verified tokens included, none above max_seq_len.
     max_seq_len, window: the deployment, not the step: they pick the variant.
-    scale: softmax scale. eps: added to the mean square inside the root of the norm.
+    scale: softmax scale. eps: added to the mean square inside the root of the norm; below 2**-126 it is 0.
     num_splits, workspace, counters: for variants that split a request over several clusters; others
         ignore them.
     out: where to write, shaped as q may be; allocated like q if not given.

@@ -7,7 +7,7 @@ Contract
 
     (Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.) The mean is summed from y / 8, whose
     squares are already divided by 64: exact, and values up to 1e19 do not overflow. The sum runs over a
-    fixed butterfly of the lanes.
+    fixed butterfly of the lanes. A row that saw no key (l = 0) is zeros, whatever its gate holds.
 
     Called by whole warps, a row a warp (shuffles); a lane has the head dims 2 * lane and 2 * lane + 1. Reads
     the row of the gate (`load_gate`, as early as the caller likes) and writes the row of the output, 128
@@ -31,6 +31,7 @@ from stages.ptx import (
     pack_bf16,
     reciprocal,
     rsqrt,
+    select,
     shuffle_xor,
     store_global_i32,
     unpack_bf16,
@@ -57,7 +58,9 @@ class NormGateEpilogue:
             mean_square = add(mean_square, shuffle_xor(mean_square, lanes))
         norm = rsqrt(add(mean_square, eps))
         out = [mul(mul(x, norm), self._sigmoid(g)) for x, g in zip(y, unpack_bf16(gate), strict=True)]
-        store_global_i32(row + Int64(4 * cute.arch.lane_idx()), pack_bf16(out[0], out[1]))
+        # A padded row's gate may hold NaN.
+        finished = select(l == 0.0, Int32(0), pack_bf16(out[0], out[1]))
+        store_global_i32(row + Int64(4 * cute.arch.lane_idx()), finished)
 
     def _sigmoid(self, x):
         return reciprocal(add(Float32(1.0), exp2(mul(x, Float32(-math.log2(math.e))))))

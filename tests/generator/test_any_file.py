@@ -33,7 +33,7 @@ def mutated_specs(draw) -> bytes:
     return content
 
 
-@settings(max_examples=5000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.one_of(mutated_specs(), st.binary(max_size=60)))
 def test_no_file_breaks_the_generator(catalog, content):
     """There is a plan in it or a list of problems, each on a line that can be printed."""

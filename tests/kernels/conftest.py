@@ -2,6 +2,7 @@
 
 import copy
 import importlib.util
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import torch
 import yaml
 
+from generator.render import generate
 from tests.problems import Problem
 from tests.reference import Expected, Partition, assert_close
 
@@ -34,6 +36,7 @@ def import_from(path: Path, name: str) -> ModuleType:
     found = importlib.util.spec_from_file_location(name, path)
     assert found is not None and found.loader is not None
     module = importlib.util.module_from_spec(found)
+    sys.modules[name] = module
     found.loader.exec_module(module)
     return module
 
@@ -54,8 +57,6 @@ def workshop_path(tmp_path_factory) -> Path:
     variants["cluster_plain"]["stages"]["epilogue"] = "plain"
     edited = folder / "spec.yaml"
     edited.write_text(yaml.safe_dump(spec, sort_keys=False), encoding="utf-8")
-    from generator.render import generate
-
     generate(edited, folder / "generated")
     return folder / "generated" / "attn2.py"
 

@@ -67,7 +67,7 @@ def test_kv_heads_are_independent(subject, problem):
 REPLAYS = [
     [9, 8, 16, 0, 21, 7, 16, 40],
     LENGTHS,
-    [8] * 8,
+    [8, 8, 8, 0, 8, 8, 8, 8],
     [2047, 9, 1024, 0, 1, 129, 0, 1499],
     [0] * 8,
     [33, 9, 2, 0, 700, 130, 15, 1024],
@@ -99,16 +99,16 @@ def test_a_graph_captured_short_serves_every_length(subject, problem):
 def test_a_graph_sees_new_pages_and_activations(subject, problem):
     """The table, the cache, q and gate are read at replay: another problem copied in gives its bits."""
     subject.prepare(problem)
-    held = problem.relocated(5)
-    held = dataclasses.replace(held, block_table=held.block_table.clone())
+    names = ("q", "gate", "kv_cache", "block_table", "seq_lens")
+    held = dataclasses.replace(problem, **{name: getattr(problem, name).clone() for name in names})
     captured = problem.poisoned_out()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         subject.run(held, out=captured)
     other = make_problem(LENGTHS, kv_heads=2, device=subject.device, seed=12)
     assert other.kv_cache.shape == held.kv_cache.shape
-    for source in (other, problem):
-        for name in ("q", "gate", "kv_cache", "block_table", "seq_lens"):
+    for source in (other, problem.relocated(5)):
+        for name in names:
             getattr(held, name).copy_(getattr(source, name))
         captured.fill_(math.nan)
         graph.replay()

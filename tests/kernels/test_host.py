@@ -225,6 +225,7 @@ def test_out_is_allocated_like_q(subject, dims):
 def test_the_launch_goes_to_the_current_stream(subject):
     """On a side stream that is still to write q, the kernel waits its turn."""
     problem = make_problem([40, 1025], kv_heads=2, device=subject.device)
+    subject.prepare(problem)
     late = problem.q.clone()
     problem.q.zero_()
     side = torch.cuda.Stream()

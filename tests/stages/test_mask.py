@@ -23,7 +23,7 @@ KEYS = 64
 """Keys -8 .. 55: some before the first and after the last."""
 
 SPAN = 16
-"""How many keys `sees_all` is asked about: a page."""
+"""How many keys `sees_all` and `sees_any` are asked about: a page."""
 
 WINDOWS = (None, *range(1, 21))
 """No window; windows below and above the number of tokens, a page and a page and more."""
@@ -31,9 +31,10 @@ WINDOWS = (None, *range(1, 21))
 
 @dataclass(frozen=True)
 class Masking(MicroKernel):
-    """sees[length, mask, row group, half, key]: bit 0 sees(key), bit 1 sees_all(key, SPAN).
+    """sees[length, mask, row group, half, key]: sees(key) + 2 sees_all(key, SPAN) + 4 sees_any(key, SPAN).
 
-    `ranges` has first and last of each [length, mask, row group, half].
+    sees_any is asked for keys from 0 on only. `ranges` has first and last of each [length, mask, row group,
+    half].
     """
 
     heads_per_kv: int
@@ -68,6 +69,8 @@ class Masking(MicroKernel):
                 index = ((length * len(self.windows) + w) * self.row_groups + row_group) * 2 + half
                 bits = select(visible[half].sees(key), Int32(1), Int32(0))
                 bits = bits | select(visible[half].sees_all(key, SPAN), Int32(2), Int32(0))
+                some = visible[half].sees_any(key, SPAN) & (key >= 0)
+                bits = bits | select(some, Int32(4), Int32(0))
                 store_global_i32(sees + Int64(4 * (index * KEYS + thread)), bits)
                 end = select(thread % 2 == 0, Int32(visible[half].first), Int32(visible[half].last))
                 if thread < 2:
@@ -96,7 +99,7 @@ def test_each_row_sees_its_keys(kernel, launch):
     """Each row sees exactly the keys of its token's rule, for every length, window, row and key.
 
     No key before 0 and none from L on is seen; a token without a key (L < 8) sees none. `sees_all` holds
-    where every key of the span is seen.
+    where every key of the span is seen, `sees_any` where one of them is.
     """
     shape = (LENGTHS, len(kernel.windows), kernel.row_groups, 2)
     sees, ranges = launch(kernel, out(np.int32, *shape, KEYS), out(np.int32, *shape, 2))
@@ -105,8 +108,13 @@ def test_each_row_sees_its_keys(kernel, launch):
     for length, w, row_group, half in np.ndindex(shape):
         row = row_group * ROWS + 8 * half
         seen = visible_keys(length, row // kernel.heads_per_kv, kernel.windows[w])
+        some = [key >= 0 and not set(range(key, key + SPAN)).isdisjoint(seen) for key in keys]
         whole = [set(range(key, key + SPAN)) <= set(seen) for key in keys]
-        expected[length, w, row_group, half] = [key in seen for key in keys] + 2 * np.array(whole)
+        expected[length, w, row_group, half] = np.array([[key in seen for key in keys], whole, some]).T @ (
+            1,
+            2,
+            4,
+        )
         expected_ranges[length, w, row_group, half] = seen.start, seen.stop - 1
     assert np.array_equal(sees, expected)
     assert np.array_equal(ranges, expected_ranges)

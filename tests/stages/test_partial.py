@@ -91,7 +91,7 @@ def test_empty_partials(launch):
 
 
 def test_nan_never_enters_the_maximum_but_reaches_the_sum(launch):
-    """A NaN among the parts makes the sum NaN; a NaN among the maxima is dropped from M, and makes it NaN too."""
+    """A NaN among the parts makes the sum NaN; one among the maxima is dropped from M, and does so too."""
     m, parts = np.zeros((PARTS, THREADS), np.float32), np.ones((PARTS, THREADS), np.float32)
     m[1] = 2.0
     for i in range(PARTS):

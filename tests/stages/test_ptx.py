@@ -1,4 +1,4 @@
-"""Arithmetic and packing primitives: each against NumPy, edge values included, and the instruction it emits."""
+"""Arithmetic and packing primitives: against NumPy, edge values included, and the instructions they emit."""
 
 import itertools
 from dataclasses import dataclass
@@ -123,7 +123,7 @@ class Selecting(MicroKernel):
 
 
 def operands(count: int) -> np.ndarray:
-    """[count, n] every combination of special values, then random ones over a wide range, n of whole blocks."""
+    """[count, n] every combination of special values, then random ones; n is a number of whole blocks."""
     special = np.array(list(itertools.product(SPECIAL, repeat=count)), dtype=np.float32).T
     rng = np.random.default_rng(count)
     size = (count, 4096 + -special.shape[1] % 128)
@@ -162,7 +162,10 @@ def test_exact(op, launch):
     count, _, reference = EXACT[op]
     x = operands(count)
     (got,) = launch(elementwise(op), x, out(np.float32, x.shape[1]))
-    numerics.assert_same_bits(got, reference(*x))
+    expected = reference(*x)
+    # An fma whose exact result is just below 2**-126: whether it is rounded up or flushed first, nobody says.
+    settled = np.abs(expected) != numerics.TINY if op == "fma" else slice(None)
+    numerics.assert_same_bits(got[settled], expected[settled])
 
 
 def test_maximum_of_two_nan_is_canonical(launch):

@@ -176,7 +176,7 @@ def test_compiles(kernel, arch):
 
 
 def test_mma(launch):
-    """c + a @ b in the documented layout of registers: whole numbers, so that every sum is exact."""
+    """The sum c + a @ b in the documented layout of registers: whole numbers, so that every sum is exact."""
     rng = np.random.default_rng(3)
     a, b = rng.integers(-128, 129, (16, 16)), rng.integers(-128, 129, (16, 8))
     c = rng.integers(-1000, 1000, (16, 8)).astype(np.float32)
@@ -192,7 +192,7 @@ def test_mma(launch):
 
 
 def test_exchange(launch):
-    """movmatrix transposes; shuffle_xor takes the word of lane ^ distance: bit for bit."""
+    """A movmatrix transposes; shuffle_xor takes the word of lane ^ distance: bit for bit."""
     x = words(32)
     (got,) = launch(Exchange(), x, out(np.uint32, 6, 32))
     matrix = x.view(np.uint16).reshape(8, 8)

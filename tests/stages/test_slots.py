@@ -56,6 +56,8 @@ def test_every_slot_has_a_stage(slot):
 def test_stage_fits_its_slot(slot, contract):
     """A stage names its own package's slot, and has the slot's methods with the slot's parameters."""
     assert contract.slot == slot.name
+    for name, _ in inspect.getmembers(slot.protocol, lambda member: isinstance(member, property)):
+        assert isinstance(getattr(contract.stage, name, None), property), f"{contract.stage.__name__}.{name}"
     have = methods(contract.stage)
     for name, parameters in methods(slot.protocol).items():
         assert have.get(name) == parameters, f"{contract.stage.__name__}.{name}"

@@ -149,7 +149,7 @@ def merge_on_device(launch, m, l, o):
 
 @pytest.mark.parametrize("cluster", CLUSTERS)
 def test_compiles(cluster, arch):
-    """Each rank's stats and dims are read once, 8 bytes a lane, for each owned row of a warp; none is written."""
+    """Each rank's stats and dims are read once, 8 bytes a lane, for each owned row of a warp."""
     ptx = compile_kernel(MergingRanks(cluster), arch).ptx
     rows_a_warp = -(-ROWS // cluster // WARPS)
     assert ptx.count("ld.shared::cta.v2.b32") == 2 * cluster * rows_a_warp

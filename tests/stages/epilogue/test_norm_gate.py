@@ -93,14 +93,17 @@ def test_each_dim_has_its_own_gate(launch):
     check(launch, l, o, y, gate)
 
 
-def test_rows_without_a_key_are_zeros(launch):
-    """l = 0 gives +0 in every dim, for any gate but NaN."""
+@pytest.mark.parametrize("eps", [0.0, 1e-5])
+def test_rows_without_a_key_are_zeros(eps, launch):
+    """l = 0 gives +0 in every dim, whatever the gate holds, without an eps too; rows beside it do not."""
     rng = np.random.default_rng(3)
     l, o, y = random_rows(rng, 16)
-    l[::2], o[::2], y[::2] = 0, 0, 0
-    gate = rng.choice([0.0, 100.0, -100.0, np.inf, -np.inf], (16, 64))
-    got = check(launch, l, o, y, gate)
+    l[::2], o[::2] = 0, 0
+    gate = rng.choice([0.0, 100.0, -100.0, np.inf, -np.inf, np.nan], (16, 64))
+    gate[1::2] = 1.0
+    got = finish(launch, EPILOGUE, l, o, to_bf16(gate), eps)
     assert np.all(got[::2] == 0)
+    assert_rounded_bf16(got[1::2], reference(y, gate, eps)[1::2], NORM_ERROR + 2.0**-23)
 
 
 def test_nan_stays_in_its_row(launch):

@@ -1,5 +1,6 @@
 """The register-prefetch loader: every element of every live page in its register, nothing else touched."""
 
+import dataclasses
 from dataclasses import dataclass
 
 import cuda.bindings.driver as cuda
@@ -12,6 +13,7 @@ from cutlass import Int32, Int64
 from stages.fragments import PageFragments
 from stages.pages.register_prefetch import RegisterPrefetch
 from stages.pages.walk import PageWalk
+from stages.ptx import load_global_i32
 from tests import layouts
 from tests.device import Launch, MicroKernel, compile_kernel, out
 from tests.micro import store_registers
@@ -25,15 +27,17 @@ REGISTERS = 16
 
 @dataclass(frozen=True)
 class Prefetching(MicroKernel):
-    """Stores what `take` hands over: [warp, step, page of the step, K then V, register, lane].
+    """Stores what `take` hands over: [case, warp, step, K then V, page of the step, register, lane].
 
-    only_live: take only the steps that have a live page, as a skeleton does.
+    A case is a CTA with its own length and row of the table. only_live: take only the steps that have a live
+    page, as a skeleton does.
     """
 
     warps: int
     pages_per_step: int
     steps: int
     only_live: bool = False
+    cases: int = 1
 
     def __str__(self):
         return f"Prefetching_{self.warps}_warps_{self.pages_per_step}_pages_{self.steps}_steps" + (
@@ -42,23 +46,28 @@ class Prefetching(MicroKernel):
 
     @property
     def where(self) -> Launch:
-        """One CTA whose warps deal the pages out."""
-        return Launch(block=(32 * self.warps, 1, 1))
+        """A CTA a case, whose warps deal the pages out."""
+        return Launch(grid=(self.cases, 1, 1), block=(32 * self.warps, 1, 1))
+
+    @property
+    def most_pages(self) -> int:
+        """The pages that the walks of all warps have together."""
+        return self.warps * self.steps * self.pages_per_step
 
     @cute.jit
     def __call__(
         self,
         cache: cute.Pointer,
         table: cute.Pointer,
+        lengths: cute.Pointer,
         taken: cute.Pointer,
         head_offset: Int64,
         page_stride: Int64,
         columns: Int32,
-        length: Int32,
         stream: cuda.CUstream,
     ):
         self.kernel(
-            cache.toint(), table.toint(), taken.toint(), head_offset, page_stride, columns, length
+            cache.toint(), table.toint(), lengths.toint(), taken.toint(), head_offset, page_stride, columns
         ).launch(**self.where.keywords(), stream=stream)
 
     @cute.kernel
@@ -66,15 +75,18 @@ class Prefetching(MicroKernel):
         self,
         cache: Int64,
         table: Int64,
+        lengths: Int64,
         taken: Int64,
         head_offset: Int64,
         page_stride: Int64,
         columns: Int32,
-        length: Int32,
     ):
+        case, _, _ = cute.arch.block_idx()
+        length = load_global_i32(lengths + Int64(4 * case))
         warp = cute.arch.warp_idx()
         loader = RegisterPrefetch(HEAD_DIM, PAGE_SIZE, self.pages_per_step)
-        walk = PageWalk(table, columns, cache + head_offset, page_stride, warp, self.warps)
+        row = table + Int64(4 * case * columns)
+        walk = PageWalk(row, columns, cache + head_offset, page_stride, warp, self.warps)
         incoming = loader.begin(walk)
         pages = PageFragments.empty(self.pages_per_step, PAGE_SIZE, HEAD_DIM)
         pages.k.fill(0)
@@ -89,7 +101,8 @@ class Prefetching(MicroKernel):
                     loader.take(walk, live, Int32(step), step + 1 == self.steps, incoming, pages)
             else:
                 loader.take(walk, live, Int32(step), step + 1 == self.steps, incoming, pages)
-            file = taken + Int64((warp * self.steps + step) * self.pages_per_step * 2 * REGISTERS * 128)
+            index = (case * self.warps + warp) * self.steps + step
+            file = taken + Int64(index * self.pages_per_step * 2 * REGISTERS * 128)
             store_registers(file, pages.k, Int32)
             store_registers(file + self.pages_per_step * REGISTERS * 128, pages.v, Int32)
 
@@ -127,18 +140,19 @@ def expected(kernel: Prefetching, cache, table, head: int, length: int) -> np.nd
     return taken
 
 
-def prefetch(launch, kernel, cache, table, head: int, length: int) -> np.ndarray:
-    """What the loader hands over, for one KV head of a packed cache."""
-    heads = cache.shape[1]
-    shape = (kernel.warps, kernel.steps, 2, kernel.pages_per_step, REGISTERS, 32)
-    arguments = (head * PAGE_BYTES, heads * PAGE_BYTES, len(table), length)
-    return launch(kernel, cache, table, out(np.uint32, *shape), *arguments)[0]
+def prefetch(launch, kernel, cache, table, head: int, lengths: list[int]) -> np.ndarray:
+    """What the loader hands over for each length, for one KV head; table [case, columns]."""
+    kernel = dataclasses.replace(kernel, cases=len(lengths))
+    heads, columns = cache.shape[1], table.shape[1]
+    taken = out(np.uint32, len(lengths), kernel.warps, kernel.steps, 2, kernel.pages_per_step, REGISTERS, 32)
+    strides = (head * PAGE_BYTES, heads * PAGE_BYTES)
+    return launch(kernel, cache, table, np.array(lengths, np.int32), taken, *strides, columns)[0]
 
 
-def lengths(kernel: Prefetching) -> list[int]:
-    """None, one slot, and around the boundary of each page of the walks."""
-    most = kernel.warps * kernel.steps * kernel.pages_per_step
-    return sorted({0, 1} | {PAGE_SIZE * page + d for page in range(1, most + 1) for d in (-1, 0, 1)})
+def boundaries(kernel: Prefetching) -> list[int]:
+    """Lengths: none, one slot, and around the boundary of each page of the walks."""
+    pages = range(1, kernel.most_pages + 1)
+    return sorted({0, 1} | {PAGE_SIZE * page + d for page in pages for d in (-1, 0, 1)})
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
@@ -153,17 +167,16 @@ def test_compiles(kernel, arch):
 def test_every_element_in_its_register(kernel, launch):
     """Steps hand over the walk's pages in order, K and V, each element in its register and lane.
 
-    The pages are placed at random, the table has exactly the live pages, and the second of three KV heads is
-    read. A wrong page, head, slot, tile, column or step shows, since no two words of the cache are equal.
+    The pages are placed at random, the table has exactly the live pages and nothing behind them, and the
+    second of three KV heads is read. A wrong page, head, slot, tile, column or step shows: no word is twice.
     """
-    rng = np.random.default_rng(0)
-    most = kernel.warps * kernel.steps * kernel.pages_per_step
+    most = kernel.most_pages
     cache = make_cache(most + 2, 3)
-    placement = rng.permutation(most + 2).astype(np.int32)
-    for length in lengths(kernel):
-        table = placement[: max(1, min(most, -(-length // PAGE_SIZE)))]
-        got = prefetch(launch, kernel, cache, table, 1, length)
-        assert np.array_equal(got, expected(kernel, cache, table, 1, length)), length
+    placement = np.random.default_rng(0).permutation(most + 2).astype(np.int32)
+    for pages in {1, most // 2 + 1, most}:
+        length = PAGE_SIZE * pages - 5
+        (got,) = prefetch(launch, kernel, cache, placement[None, :pages], 1, [length])
+        assert np.array_equal(got, expected(kernel, cache, placement[:pages], 1, length)), length
 
 
 @pytest.mark.parametrize("poison", [-1, INT_MAX, "another page"])
@@ -171,20 +184,19 @@ def test_every_element_in_its_register(kernel, launch):
 def test_dead_pages_are_not_touched(kernel, poison, launch):
     """Table entries past the live pages are not used, be they no page at all or one that holds NaN.
 
-    Dereferencing the two numbers would leave the cache's allocation.
+    Dereferencing the two numbers would leave the cache's allocation. Lengths around every page boundary.
     """
-    rng = np.random.default_rng(1)
-    most = kernel.warps * kernel.steps * kernel.pages_per_step
+    most = kernel.most_pages
     cache = make_cache(most + 1, 1)
     cache[most] = 0x7FC0
     dead = most if poison == "another page" else poison
-    placement = rng.permutation(most).astype(np.int32)
-    for length in lengths(kernel):
-        live = min(most, -(-length // PAGE_SIZE))
-        table = np.where(np.arange(most + 3) < live, np.resize(placement, most + 3), dead).astype(np.int32)
-        got = prefetch(launch, kernel, cache, table, 0, min(length, PAGE_SIZE * most))
-        reference = expected(kernel, cache, table[: max(live, 1)], 0, PAGE_SIZE * live)
-        assert np.array_equal(got, reference), length
+    lengths = [min(length, PAGE_SIZE * most) for length in boundaries(kernel)]
+    live = -(-np.array(lengths)[:, None] // PAGE_SIZE)
+    placement = np.random.default_rng(1).permutation(most + 3) % most
+    table = np.where(np.arange(most + 3) < live, placement, dead).astype(np.int32)
+    got = prefetch(launch, kernel, cache, table, 0, lengths)
+    for case, length in enumerate(lengths):
+        assert np.array_equal(got[case], expected(kernel, cache, table[case], 0, length)), length
 
 
 def test_reference_has_distinct_words():

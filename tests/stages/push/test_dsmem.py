@@ -8,7 +8,7 @@ import cutlass
 import cutlass.cute as cute
 import numpy as np
 import pytest
-from cutlass import Int32, Int64
+from cutlass import Int64
 
 from stages.fragments import ROWS
 from stages.partial import MergedUnits
@@ -133,7 +133,7 @@ def test_transaction_bytes_are_the_bytes_sent(kernel, arch):
 
 @pytest.mark.parametrize("cluster", CLUSTERS)
 def test_regions(cluster):
-    """The region holds one record for each owned row and rank, and the barrier is aligned as hardware wants."""
+    """The region holds one record for each owned row and rank, and the barrier is aligned to its 8 bytes."""
     stage = DsmemPush(HEAD_DIM, cluster)
     region, arrived = CONTRACT.shared(stage)
     assert region.bytes == ROWS * stage.record.bytes and region.align == 16

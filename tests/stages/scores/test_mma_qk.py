@@ -1,4 +1,4 @@
-"""Q K^T on tensor cores: layout by one-hot queries, exact sums, and that a slot reaches its own column alone."""
+"""Q K^T on tensor cores: layout by one-hot queries, exact sums, and a slot reaches its own column alone."""
 
 from dataclasses import dataclass
 
@@ -117,17 +117,17 @@ def test_whole_numbers_are_exact(launch):
 
 
 def test_random_numbers(launch):
-    """Within 2**-19 of the sum of |q k|, of the float64 sum.
+    """Within 2**-17 of the sum of |q k|, of the float64 sum.
 
     Tensor cores align the 17 numbers of an mma to the largest and cut them off some 24 bits below it: at most
-    17 * 2**-24 of the largest for each of the 4 mma of a score.
+    17 * 2**-24 of the largest for each of the 4 mma of a score, together less than 2**-17.
     """
     rng = np.random.default_rng(1)
     q, k = random_bf16(rng, 16, ROWS, HEAD_DIM), random_bf16(rng, 16, 32, HEAD_DIM)
     rows, keys = (from_bf16(x).astype(np.float64) for x in (q, k))
     exact = np.einsum("crd,ckd->crk", rows, keys)
     size = np.einsum("crd,ckd->crk", np.abs(rows), np.abs(keys))
-    assert np.all(np.abs(score(launch, q, k) - exact) <= size * 2.0**-19)
+    assert np.all(np.abs(score(launch, q, k) - exact) <= size * 2.0**-17)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

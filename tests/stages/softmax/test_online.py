@@ -1,4 +1,4 @@
-"""Online softmax over several steps: exact where the powers of two are, else within the error of ex2.approx."""
+"""Online softmax over several steps: exact where powers of two are, else within the error of ex2.approx."""
 
 from dataclasses import dataclass
 
@@ -183,7 +183,7 @@ def test_compiles(pages, steps, arch):
 
 @pytest.mark.parametrize(("pages", "steps"), SHAPES)
 def test_whole_logits(pages, steps, launch):
-    """Logits that are whole numbers give exact weights, so m, l, o and the order of the sums show bit for bit.
+    """Whole logits give exact weights, so m, l, o and the order of the sums show bit for bit.
 
     Every key is seen.
     """
@@ -193,7 +193,7 @@ def test_whole_logits(pages, steps, launch):
 
 
 def test_the_sum_has_its_documented_order(launch):
-    """Weights of 1 and of 2**-23 .. 2**-25: which of the small ones survive depends on the order of the sum."""
+    """Weights of 1 and of 2**-23 .. 2**-25: which small ones survive depends on the order of the sum."""
     rng = np.random.default_rng(1)
     every = (0, 2**30)
     case = make_case(rng, 2, 3, (every, every), rng.choice([0, -23, -24, -25], (3, ROWS, 32)))
@@ -216,7 +216,7 @@ RANGES = [
 @pytest.mark.parametrize("visible", RANGES, ids=str)
 @pytest.mark.parametrize(("pages", "steps"), SHAPES)
 def test_ranges_of_keys(pages, steps, visible, launch):
-    """Each row weighs the keys of its own range, by the keys' numbers; a row without a key stays (-inf, 0, 0).
+    """Each row weighs the keys of its own range, by their numbers; a row without a key stays (-inf, 0, 0).
 
     Steps that a row does not see, before, between or after those it sees, change nothing.
     """
@@ -226,7 +226,7 @@ def test_ranges_of_keys(pages, steps, visible, launch):
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38])
 def test_unseen_scores_do_not_matter(value, launch):
-    """Whatever the score of a key that a row does not see, no bit changes, even where the other row sees it."""
+    """No score of a key that a row does not see changes a bit, even where the other row sees the key."""
     rng = np.random.default_rng(3)
     case = make_case(rng, 2, 3, ((0, 1030), (7, 2050)))
     reference = weigh(launch, case)
@@ -267,7 +267,7 @@ def test_a_row_of_nan_alone_is_nan(launch):
 @pytest.mark.parametrize(("pages", "steps"), SHAPES)
 @pytest.mark.parametrize("size", [1.0, 1e4, 1e5])
 def test_random_logits(size, pages, steps, launch):
-    """m exactly; weights, l and o within the error of ex2.approx (2 ulp) and of the roundings in between.
+    """Exact m; weights, l and o within the error of ex2.approx (2 ulp) and of the roundings in between.
 
     With FP32 terms t = 2**-24: a difference of logits is rounded once (relative to logits of size s: s * t in
     the exponent, but the reference takes the rounded one); l has at most 16 + 3 * 3 additions of positive

@@ -1,0 +1,115 @@
+"""The generated text: the stages' own code, formatted like the workshop, and nothing that is not used."""
+
+import ast
+import dataclasses
+import importlib
+import inspect
+import re
+import tomllib
+from pathlib import Path
+
+import black
+import pytest
+from black.mode import TargetVersion
+
+from generator import render as rendering
+from generator.plan import load_plan
+from generator.render import LINE_LENGTH, render
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return load_plan(ROOT / "spec.yaml")
+
+
+@pytest.fixture(scope="module")
+def text(plan):
+    return render(plan)["attn2.py"]
+
+
+def stages(plan):
+    return [stage for module in plan.modules for v in module.variants for stage in v.stages.values()]
+
+
+def test_every_stage_is_found_verbatim(plan, text):
+    """A stage's class in the output is, letter by letter, the one that the stage's test tested."""
+    assert len(stages(plan)) == 8
+    for stage in stages(plan):
+        source = inspect.getsource(getattr(importlib.import_module(stage.module), stage.class_name))
+        assert source.strip() in text, f"{stage.module} is not verbatim"
+
+
+def test_a_banner_names_the_file_of_each_section(plan, text):
+    """Who reads the output finds the source; the module's contract comes along as a comment."""
+    for stage in stages(plan):
+        path = stage.module.replace(".", "/") + ".py"
+        assert f"# {path}\n#\n" in text
+        contract = inspect.getdoc(importlib.import_module(stage.module)).splitlines()[0]
+        assert f"\n# {contract}\n" in text
+
+
+def test_nothing_of_the_workshop_is_imported(text):
+    """The output is self-contained: cutlass, its CUDA bindings, torch and the standard library."""
+    imported = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imported.add(node.module.split(".")[0])
+    assert imported == {"cuda", "cutlass", "dataclasses", "math", "threading", "torch", "typing"}
+
+
+def test_nothing_unused_is_in_the_output(text):
+    """Every import, function, class and constant of the output is used in it, or is its interface."""
+    tree = ast.parse(text)
+    names = [n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)]
+    names += [a.asname or a.name for n in tree.body if isinstance(n, ast.Import | ast.ImportFrom) for a in n.names]
+    names += [t.id for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if t.id != "__all__"]
+    assert len(names) > 60
+    interface = re.search(r"__all__ = \[(.*?)\]", text, re.DOTALL).group(1)
+    for name in names:
+        used = len(re.findall(rf"\b{re.escape(name)}\b", text))
+        assert used >= 2, f"{name} is not used"
+    assert [ast.literal_eval(part) for part in interface.split(",")] == [
+        *("VARIANTS", "attn2", "compile_attn2", "prepare", "split_kernel"),
+    ]
+    for leftover in ("CONTRACT", "Contract(", "stages.contract"):
+        assert leftover not in text
+
+
+def test_black_leaves_the_output_alone(text):
+    """The output is formatted as the workshop is, so linked code keeps its shape."""
+    mode = black.Mode(line_length=LINE_LENGTH, target_versions={TargetVersion.PY310})
+    assert black.format_str(text, mode=mode) == text
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    assert config["black"]["line-length"] == config["ruff"]["line-length"] == LINE_LENGTH
+
+
+def test_the_table_of_variants_is_the_plan(plan, text):
+    """Every fact of the plan reaches the kernel object: fields, offsets and the stages' own facts."""
+    table = text[text.index("VARIANTS = (") :]
+    variant = plan.modules[0].variants[0]
+    for name, value in variant.kernel_fields.items():
+        assert f"{name}={value!r},".replace("'", '"') in table
+    for stage in variant.stages.values():
+        facts = ", ".join(f"{name}={value}" for name, value in stage.facts.items())
+        assert f"{stage.slot}={stage.class_name}({facts})," in table
+    assert "warp_partials=0,  # 17,408 B of warp_merge\n" in table
+
+
+def test_host_names_follow_the_module(plan):
+    """A module of another name has its own entry points; variants of one name do not collide."""
+    other = dataclasses.replace(plan.modules[0], name="verify_step")
+    text = rendering.render_module(other)
+    assert "def verify_step(" in text
+    assert "def compile_verify_step(" in text
+    assert '__all__ = ["VARIANTS", "compile_verify_step", "prepare", "split_kernel", "verify_step"]' in text
+    assert "attn2" not in text[text.index("# variants/host.py") :]
+
+
+def test_rendering_twice_gives_the_same_bytes(plan, text):
+    """No clock, no path, no order of a set."""
+    assert render(load_plan(ROOT / "spec.yaml"))["attn2.py"] == text
+    assert str(ROOT) not in text
