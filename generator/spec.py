@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticCustomError
 
@@ -94,7 +94,7 @@ class StageSpec(_Model):
 
     model_config = ConfigDict(extra="allow")
 
-    __pydantic_extra__: dict[str, StrictInt]
+    __pydantic_extra__: dict[str, int]
     stage: str
     """The stage's name."""
 

@@ -136,6 +136,26 @@ def test_one_problem(catalog, edit, message):
     assert problems_of(edited(edit), catalog) == [f"spec.yaml:{message}"]
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("cluster: 16", "cluster: x"),
+        ("warps: 4", "warps:"),
+        ("{cluster: 16, warps: 4, pages_per_step: 2}", "[]"),
+        ("register_prefetch", "[ring]"),
+        ("register_prefetch", "{depth: 4}"),
+        ("skeleton: cluster", "skeleton: 1"),
+        ("max_seq_len: 2048", "max_seq_len: long"),
+        ("{max_seq_len: 2048, window: false}", "short"),
+        ("tokens: 8", "tokens: '8'"),
+        ("{head_dim: 64, heads_per_kv: 8, tokens: 8, page_size: 16, dtype: bf16}", "large"),
+    ],
+)
+def test_what_broke_the_format_is_not_judged_again(catalog, old, new):
+    """A value of the wrong type is neither missing nor the cause of anything else."""
+    assert len(problems_of(edited((old, new)), catalog)) == 1
+
+
 def test_a_slot_that_is_not_there(catalog):
     """The slot is unknown, and so the one that was meant is empty."""
     assert problems_of(edited(("pages: r", "page: r")), catalog) == [

@@ -122,8 +122,10 @@ def operands(seed: int, count: int) -> np.ndarray:
     x = np.stack(columns)
     if count == 3:
         # Sums that cancel: c is -a * b rounded, or a neighbour of it, for an eighth of the elements.
-        near = -(from_bits(x[0, ::8]).astype(np.float64) * from_bits(x[1, ::8])).astype(np.float32)
-        x[2, ::8] = near.view(np.uint32) + inputs.whole(seed + 99, -1, 2, COUNT // 8).astype(np.uint32)
+        with np.errstate(all="ignore"):
+            near = -(from_bits(x[0, ::8]).astype(np.float64) * from_bits(x[1, ::8])).astype(np.float32)
+        near = np.where(np.isnan(near), np.uint32(0x7FC00000), near.view(np.uint32))
+        x[2, ::8] = near + inputs.whole(seed + 99, -1, 2, COUNT // 8).astype(np.uint32)
     return x
 
 
