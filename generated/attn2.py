@@ -7,7 +7,7 @@ cluster_merge rank_order, epilogue norm_gate.
 Generated from spec.yaml; do not edit. Change the spec, or the file named above a section, then run
 `python -m generator generate`.
 
-sha256 of the plan, sources, template and formatter: e222d94555e2a6b85ddaa05e98c3581164de40b46b0da84f1c3630b91329b2b4
+sha256 of the plan, sources, template and formatter: 43b044add47ab94983a3a6bd83c1b643b01ee9de3992e786c9da779b154ee4da
 """
 
 import dataclasses
@@ -1302,6 +1302,10 @@ class ClusterKernel:
         """Row groups of one request and KV head."""
         return self.tokens * self.heads_per_kv // ROWS
 
+    def grid(self, requests, kv_heads):
+        """The launch's extent in CTAs; it depends on nothing else."""
+        return [self.cluster * self.row_groups * requests, kv_heads, 1]
+
     @cute.jit
     def __call__(
         self,
@@ -1347,7 +1351,7 @@ class ClusterKernel:
             scale_log2,
             eps,
         ).launch(
-            grid=[self.cluster * self.row_groups * requests, kv_heads, 1],
+            grid=self.grid(requests, kv_heads),
             block=[32 * self.warps, 1, 1],
             cluster=[self.cluster, 1, 1],
             smem=self.shared_bytes,
@@ -1452,6 +1456,187 @@ class ClusterKernel:
 
 
 # ============================================================================================================
+# variants/call.py
+#
+# A checked call: from the arguments of an engine to the parameters of a kernel.
+#
+# Contract
+#     Everything about the arguments that can be checked without a synchronisation is checked here, on whatever
+#     device the tensors are, and a refusal names the argument, what it got and what it needs. Nothing is
+#     launched and nothing is allocated but an output that was not given.
+# ============================================================================================================
+
+
+MAX_KV_HEADS = 65535
+"""KV heads of a launch: the y extent of a grid (CUDA C++ Programming Guide, technical specifications)."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """What one launch is given, in the order of the kernel's parameters.
+
+    tensors: q, gate, kv_cache, block_table, seq_lens, out. strides: in bytes; of a token in q, gate and out,
+    of a page and a KV head in the cache, of a request in the table. columns: of the table.
+    """
+
+    tensors: tuple[torch.Tensor, ...]
+    strides: tuple[int, ...]
+    columns: int
+    requests: int
+    kv_heads: int
+    scale_log2: float
+    eps: float
+
+    @property
+    def out(self) -> torch.Tensor:
+        """Where the result goes."""
+        return self.tensors[-1]
+
+
+def bind(
+    kernel: Any,
+    q: torch.Tensor,
+    gate: torch.Tensor,
+    kv_cache: torch.Tensor,
+    block_table: torch.Tensor,
+    seq_lens: torch.Tensor,
+    out: torch.Tensor | None,
+    *,
+    max_seq_len: int,
+    scale: float,
+    eps: float,
+) -> Call:
+    """Check the arguments of a call (shapes and types as the entry point documents them).
+
+    Raises TypeError for what is no tensor, and ValueError for what cannot be served.
+    """
+    device = q.device if isinstance(q, torch.Tensor) else None
+    names = ("q", "gate", "kv_cache", "block_table", "seq_lens")
+    for name, tensor in zip(names, (q, gate, kv_cache, block_table, seq_lens), strict=True):
+        _check_tensor(name, tensor, device)
+    kv_heads, page_stride, head_stride = _check_cache(kv_cache, kernel)
+    requests = seq_lens.shape[0] if seq_lens.dim() == 1 else -1
+    require(
+        requests >= 0 and seq_lens.dtype == torch.int32 and (requests <= 1 or seq_lens.stride(0) == 1),
+        f"seq_lens must be contiguous int32 [R], got {_describe(seq_lens)}",
+    )
+    q_stride = _check_rows("q", q, kernel, requests, kv_heads)
+    gate_stride = _check_rows("gate", gate, kernel, requests, kv_heads)
+    columns, table_stride = _check_table(block_table, kernel, requests, max_seq_len)
+    if out is None:
+        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    _check_tensor("out", out, device)
+    out_stride = _check_rows("out", out, kernel, requests, kv_heads)
+    width = kv_heads * kernel.heads_per_kv * kernel.head_dim
+    require(
+        requests == 0 or out_stride >= width,
+        f"out must not overlap itself: its token stride must be >= {width}, got {out_stride}",
+    )
+    rows = tuple(2 * stride for stride in (q_stride, gate_stride, out_stride))
+    return Call(
+        tensors=(q, gate, kv_cache, block_table, seq_lens, out),
+        strides=(*rows, 2 * page_stride, 2 * head_stride, 4 * table_stride),
+        columns=columns,
+        requests=requests,
+        kv_heads=kv_heads,
+        scale_log2=_check_number("scale", scale) * math.log2(math.e),
+        eps=_check_number("eps", eps, least=0),
+    )
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise ValueError with the message unless the condition holds."""
+    if not condition:
+        raise ValueError(message)
+
+
+def _describe(tensor) -> str:
+    return f"{tensor.dtype} {list(tensor.shape)} with strides {list(tensor.stride())}"
+
+
+def _check_tensor(name, tensor, device):
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
+    require(
+        tensor.device == device,
+        f"{name} must be on q's device {device}, got one on {tensor.device}",
+    )
+
+
+def _check_number(name, value, least=-math.inf) -> float:
+    """A number that is finite in FP32, and so is 1.44 times it (the folded scale)."""
+    fits = isinstance(value, int | float) and not isinstance(value, bool)
+    fits = fits and abs(value) <= torch.finfo(torch.float32).max / 2 and value >= least
+    bound = f" >= {least}" if math.isfinite(least) else ""
+    require(fits, f"{name} must be a finite FP32 number{bound}, got {value!r}")
+    return float(value)
+
+
+def _check_rows(name, tensor, kernel, requests, kv_heads) -> int:
+    """The token stride of q, gate or out, in elements."""
+    tokens, heads, dim = requests * kernel.tokens, kv_heads * kernel.heads_per_kv, kernel.head_dim
+    require(tensor.dtype == torch.bfloat16, f"{name} must be bfloat16, got {tensor.dtype}")
+    shapes = [(tokens, heads * dim), (tokens, heads, dim)]
+    require(
+        tuple(tensor.shape) in shapes,
+        f"{name} must be [{tokens}, {heads * dim}] or [{tokens}, {heads}, {dim}] "
+        f"(R={requests}, H={kv_heads}), got {list(tensor.shape)}",
+    )
+    packed = tensor.stride(-1) == 1 and (tensor.dim() == 2 or tensor.stride(1) == dim)
+    require(packed, f"{name} must have its heads packed, got strides {list(tensor.stride())}")
+    stride = tensor.stride(0)
+    require(stride % 8 == 0, f"{name} must have a token stride that is a multiple of 8, got {stride}")
+    _check_alignment(name, tensor)
+    return stride
+
+
+def _check_cache(cache, kernel) -> tuple[int, int, int]:
+    """H, and the page and head strides in elements."""
+    page, width = kernel.page_size, 2 * kernel.head_dim
+    require(cache.dtype == torch.bfloat16, f"kv_cache must be bfloat16, got {cache.dtype}")
+    require(
+        cache.dim() == 4 and tuple(cache.shape[2:]) == (page, width) and 1 <= cache.shape[1] <= MAX_KV_HEADS,
+        f"kv_cache must be [pages, H, {page}, {width}], got {list(cache.shape)}",
+    )
+    require(
+        cache.stride(3) == 1 and cache.stride(2) == width,
+        f"kv_cache must have contiguous pages (strides {width}, 1 within one), got strides "
+        f"{list(cache.stride())}",
+    )
+    strides = [cache.stride(dim) if cache.shape[dim] > 1 else 0 for dim in (0, 1)]
+    require(
+        all(stride % 8 == 0 for stride in strides),
+        f"kv_cache must have page and head strides that are multiples of 8 elements, got strides "
+        f"{list(cache.stride())}",
+    )
+    _check_alignment("kv_cache", cache)
+    return cache.shape[1], strides[0], strides[1]
+
+
+def _check_table(table, kernel, requests, max_seq_len) -> tuple[int, int]:
+    """The table's columns, and its request stride in elements."""
+    needed = -(-max_seq_len // kernel.page_size)
+    require(
+        table.dtype == torch.int32 and table.dim() == 2 and table.shape[0] == requests,
+        f"block_table must be int32 [{requests}, >= {needed}], got {_describe(table)}",
+    )
+    require(
+        table.shape[1] >= needed,
+        f"block_table must have >= {needed} columns for max_seq_len={max_seq_len}, got {table.shape[1]}",
+    )
+    require(
+        table.shape[1] == 1 or table.stride(1) == 1,
+        f"block_table must have contiguous rows, got strides {list(table.stride())}",
+    )
+    return table.shape[1], table.stride(0)
+
+
+def _check_alignment(name, tensor):
+    address = tensor.data_ptr()
+    require(address % 16 == 0, f"{name} must start at a multiple of 16 bytes, got address {address:#x}")
+
+
+# ============================================================================================================
 # variants/variant.py
 #
 # A variant: one kernel of a module, and the deployments that it serves.
@@ -1534,6 +1719,14 @@ VARIANTS = (
 # ============================================================================================================
 
 
+POINTERS = (
+    *((cutlass.BFloat16, 16) for _ in ("q", "gate", "kv_cache")),
+    *((Int32, 4) for _ in ("block_table", "seq_lens")),
+    (cutlass.BFloat16, 16),
+)
+"""Element type and alignment in bytes of a call's tensors."""
+
+
 _prepared: dict[tuple[str, bool, int], Any] = {}
 
 
@@ -1583,63 +1776,29 @@ def attn2(
     a first call inside a graph capture (call `prepare` before).
     """
     chosen = _choose(max_seq_len, window, variant)
-    kernel = chosen.kernel
-    for name, tensor in (
-        ("q", q),
-        ("gate", gate),
-        ("kv_cache", kv_cache),
-        ("block_table", block_table),
-        ("seq_lens", seq_lens),
-    ):
-        _check_tensor(name, tensor, q.device if isinstance(q, torch.Tensor) else None)
-    kv_heads, page_stride, head_stride = _check_cache(kv_cache, kernel)
-    requests = seq_lens.shape[0] if seq_lens.dim() == 1 else -1
-    _require(
-        requests >= 0 and seq_lens.dtype == torch.int32 and (requests <= 1 or seq_lens.stride(0) == 1),
-        f"seq_lens must be contiguous int32 [R], got {_describe(seq_lens)}",
+    call = bind(
+        *(chosen.kernel, q, gate, kv_cache, block_table, seq_lens, out),
+        max_seq_len=max_seq_len,
+        scale=scale,
+        eps=eps,
     )
-    q_stride = _check_rows("q", q, kernel, requests, kv_heads)
-    gate_stride = _check_rows("gate", gate, kernel, requests, kv_heads)
-    columns, table_stride = _check_table(block_table, kernel, requests, max_seq_len)
-    if out is None:
-        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    _check_tensor("out", out, q.device)
-    out_stride = _check_rows("out", out, kernel, requests, kv_heads)
-    width = kv_heads * kernel.heads_per_kv * kernel.head_dim
-    _require(
-        requests == 0 or out_stride >= width,
-        f"out must not overlap itself: its token stride must be >= {width}, got {out_stride}",
-    )
-    scale_log2 = _check_number("scale", scale) * math.log2(math.e)
-    eps = _check_number("eps", eps, least=0)
-    _require(q.is_cuda, f"q must be a CUDA tensor, got one on {q.device}")
-    if requests == 0:
-        return out
+    require(q.is_cuda, f"q must be a CUDA tensor, got one on {q.device}")
+    if call.requests == 0:
+        return call.out
 
     executor = _executor(chosen, pdl, q.device)
-    bf16, gmem = cutlass.BFloat16, cute.AddressSpace.gmem
     with torch.cuda.device(q.device):
         executor(
-            make_ptr(bf16, q.data_ptr(), gmem, assumed_align=16),
-            make_ptr(bf16, gate.data_ptr(), gmem, assumed_align=16),
-            make_ptr(bf16, kv_cache.data_ptr(), gmem, assumed_align=16),
-            make_ptr(Int32, block_table.data_ptr(), gmem, assumed_align=4),
-            make_ptr(Int32, seq_lens.data_ptr(), gmem, assumed_align=4),
-            make_ptr(bf16, out.data_ptr(), gmem, assumed_align=16),
-            Int64(2 * q_stride),
-            Int64(2 * gate_stride),
-            Int64(2 * out_stride),
-            Int64(2 * page_stride),
-            Int64(2 * head_stride),
-            Int64(4 * table_stride),
-            Int32(columns),
-            Int32(requests),
-            Int32(kv_heads),
-            Float32(scale_log2),
-            Float32(eps),
+            *(
+                make_ptr(dtype, tensor.data_ptr(), cute.AddressSpace.gmem, assumed_align=align)
+                for tensor, (dtype, align) in zip(call.tensors, POINTERS, strict=True)
+            ),
+            *(Int64(stride) for stride in call.strides),
+            *(Int32(number) for number in (call.columns, call.requests, call.kv_heads)),
+            *(Float32(number) for number in (call.scale_log2, call.eps)),
             cuda.CUstream(torch.cuda.current_stream().cuda_stream),
         )
-    return out
+    return call.out
 
 
 def prepare(
@@ -1657,14 +1816,14 @@ def prepare(
     kv_heads: the rank's KV heads H. max_seq_len, window, num_splits, pdl, variant: as in `attn2`.
     device: a CUDA device; the current one if not given. Quick if it has been done before.
     """
-    _require(
-        isinstance(kv_heads, int) and not isinstance(kv_heads, bool) and 1 <= kv_heads <= 65535,
-        f"kv_heads must be an integer in 1..65535, got {kv_heads!r}",
+    require(
+        isinstance(kv_heads, int) and not isinstance(kv_heads, bool) and 1 <= kv_heads <= MAX_KV_HEADS,
+        f"kv_heads must be an integer in 1..{MAX_KV_HEADS}, got {kv_heads!r}",
     )
     chosen = _choose(max_seq_len, window, variant)
-    _require(torch.cuda.is_available(), "prepare needs a CUDA device, and this machine has none")
+    require(torch.cuda.is_available(), "prepare needs a CUDA device, and this machine has none")
     place = torch.device("cuda" if device is None else device)
-    _require(place.type == "cuda", f"device must be a CUDA device, got {place}")
+    require(place.type == "cuda", f"device must be a CUDA device, got {place}")
     _executor(chosen, pdl, place)
 
 
@@ -1679,7 +1838,7 @@ def compile_attn2(
     """
     chosen = _named(variant) if variant is not None else VARIANTS[0]
     if arch is None:
-        _require(
+        require(
             torch.cuda.is_available(),
             'arch must be named on a machine with no CUDA device, for example arch="sm_90a"',
         )
@@ -1687,12 +1846,9 @@ def compile_attn2(
     kernel = chosen.kernel
     if pdl:
         kernel = kernel.with_pdl()
-    bf16, gmem = cutlass.BFloat16, cute.AddressSpace.gmem
-    pointer = make_ptr(bf16, 16, gmem, assumed_align=16)
-    indices = make_ptr(Int32, 16, gmem, assumed_align=4)
     return cute.compile(
         kernel,
-        *(pointer, pointer, pointer, indices, indices, pointer),
+        *(make_ptr(dtype, 16, cute.AddressSpace.gmem, assumed_align=align) for dtype, align in POINTERS),
         *(Int64(16) for _ in range(6)),
         *(Int32(1) for _ in range(3)),
         *(Float32(1.0) for _ in range(2)),
@@ -1728,11 +1884,11 @@ def _choose(max_seq_len, window, name) -> Variant:
 
 
 def _check_deployment(max_seq_len, window):
-    _require(
+    require(
         isinstance(max_seq_len, int) and not isinstance(max_seq_len, bool) and max_seq_len >= 1,
         f"max_seq_len must be an integer >= 1, got {max_seq_len!r}",
     )
-    _require(
+    require(
         window is None or (isinstance(window, int) and not isinstance(window, bool) and window >= 1),
         f"window must be None or an integer >= 1, got {window!r}",
     )
@@ -1748,7 +1904,7 @@ def _named(name) -> Variant:
 
 def _device_arch(device) -> str:
     major, minor = torch.cuda.get_device_capability(device)
-    _require(
+    require(
         (major, minor) >= (9, 0),
         f"the device must have compute capability 9.0 or later, {device} has {major}.{minor}",
     )
@@ -1773,94 +1929,3 @@ def _executor(variant, pdl, device):
                 arch = _device_arch(torch.device("cuda", index))
                 _prepared[key] = compile_attn2(variant.name, pdl=pdl, arch=arch).to(index)
         return _prepared[key]
-
-
-def _require(condition, message):
-    if not condition:
-        raise ValueError(message)
-
-
-def _describe(tensor) -> str:
-    return f"{tensor.dtype} {list(tensor.shape)} with strides {list(tensor.stride())}"
-
-
-def _check_tensor(name, tensor, device):
-    if not isinstance(tensor, torch.Tensor):
-        raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
-    _require(
-        tensor.device == device,
-        f"{name} must be on q's device {device}, got one on {tensor.device}",
-    )
-
-
-def _check_number(name, value, least=-math.inf) -> float:
-    """A number that is finite in FP32, and so is 1.44 times it (the folded scale)."""
-    fits = isinstance(value, int | float) and not isinstance(value, bool)
-    fits = fits and abs(value) <= torch.finfo(torch.float32).max / 2 and value >= least
-    bound = f" >= {least}" if math.isfinite(least) else ""
-    _require(fits, f"{name} must be a finite FP32 number{bound}, got {value!r}")
-    return float(value)
-
-
-def _check_rows(name, tensor, kernel, requests, kv_heads) -> int:
-    """The token stride of q, gate or out, in elements."""
-    tokens, heads, dim = requests * kernel.tokens, kv_heads * kernel.heads_per_kv, kernel.head_dim
-    _require(tensor.dtype == torch.bfloat16, f"{name} must be bfloat16, got {tensor.dtype}")
-    shapes = [(tokens, heads * dim), (tokens, heads, dim)]
-    _require(
-        tuple(tensor.shape) in shapes,
-        f"{name} must be [{tokens}, {heads * dim}] or [{tokens}, {heads}, {dim}] "
-        f"(R={requests}, H={kv_heads}), got {list(tensor.shape)}",
-    )
-    packed = tensor.stride(-1) == 1 and (tensor.dim() == 2 or tensor.stride(1) == dim)
-    _require(packed, f"{name} must have its heads packed, got strides {list(tensor.stride())}")
-    stride = tensor.stride(0)
-    _require(stride % 8 == 0, f"{name} must have a token stride that is a multiple of 8, got {stride}")
-    _check_alignment(name, tensor)
-    return stride
-
-
-def _check_cache(cache, kernel) -> tuple[int, int, int]:
-    """H, and the page and head strides in elements."""
-    page, width = kernel.page_size, 2 * kernel.head_dim
-    _require(cache.dtype == torch.bfloat16, f"kv_cache must be bfloat16, got {cache.dtype}")
-    _require(
-        cache.dim() == 4 and tuple(cache.shape[2:]) == (page, width) and cache.shape[1] >= 1,
-        f"kv_cache must be [pages, H, {page}, {width}], got {list(cache.shape)}",
-    )
-    _require(
-        cache.stride(3) == 1 and cache.stride(2) == width,
-        f"kv_cache must have contiguous pages (strides {width}, 1 within one), got strides "
-        f"{list(cache.stride())}",
-    )
-    strides = [cache.stride(dim) if cache.shape[dim] > 1 else 0 for dim in (0, 1)]
-    _require(
-        all(stride % 8 == 0 for stride in strides),
-        f"kv_cache must have page and head strides that are multiples of 8 elements, got strides "
-        f"{list(cache.stride())}",
-    )
-    _check_alignment("kv_cache", cache)
-    return cache.shape[1], strides[0], strides[1]
-
-
-def _check_table(table, kernel, requests, max_seq_len) -> tuple[int, int]:
-    """The table's columns, and its request stride in elements."""
-    needed = -(-max_seq_len // kernel.page_size)
-    _require(
-        table.dtype == torch.int32 and table.dim() == 2 and table.shape[0] == requests,
-        f"block_table must be int32 [{requests}, >= {needed}], got {_describe(table)}",
-    )
-    _require(
-        table.shape[1] >= needed,
-        f"block_table must have >= {needed} columns for max_seq_len={max_seq_len}, got {table.shape[1]}",
-    )
-    _require(
-        table.shape[1] == 1 or table.stride(1) == 1,
-        f"block_table must have contiguous rows, got strides {list(table.stride())}",
-    )
-    return table.shape[1], table.stride(0)
-
-
-def _check_alignment(name, tensor):
-    address = tensor.data_ptr()
-    _require(address % 16 == 0, f"{name} must start at a multiple of 16 bytes, got address {address:#x}")

@@ -150,6 +150,9 @@ class Catalog:
                 raise CatalogError(
                     f"{where}: {of}.{name}{_shown(_shape(method))} should be {name}{_shown(wanted)}"
                 )
+        for name in _properties(self.slots[entry.slot].protocol):
+            if not isinstance(getattr(stage, name, None), property):
+                raise CatalogError(f"{where}: {of} has no property {name}")
         parameters = {p.name for p in contract.parameters}
         for parameter in contract.parameters:
             if not parameter.allowed or list(parameter.allowed) != sorted(set(parameter.allowed)):
@@ -197,6 +200,10 @@ def _methods(protocol: type[Any]) -> dict[str, _Shape]:
         for name, member in vars(protocol).items()
         if inspect.isfunction(member) and not name.startswith("_")
     }
+
+
+def _properties(protocol: type[Any]) -> list[str]:
+    return [name for name, member in vars(protocol).items() if isinstance(member, property)]
 
 
 def _shape(method: Any) -> _Shape:

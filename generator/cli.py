@@ -1,6 +1,7 @@
 """The workshop's command line: `python -m generator generate | list | compile | schema`.
 
-Exit status: 0 where all is well, 1 where something is stale or does not compile, 2 for a wrong call or spec.
+Exit status: 0 where all is well, 1 where something is stale, does not compile or contradicts its contract,
+2 for a wrong call or spec.
 Tables go to standard output, progress and errors to standard error; `--json` gives tables to a program.
 """
 
@@ -22,7 +23,7 @@ from rich.tree import Tree
 
 from generator import compiled, files, schema
 from generator.catalog import Catalog
-from generator.errors import SpecError
+from generator.errors import CatalogError, SpecError
 from generator.plan import Plan, load_plan
 from generator.render import render
 
@@ -191,6 +192,9 @@ def _plan(spec: Path) -> Plan:
         return load_plan(spec)
     except SpecError as error:
         _refuse(str(error))
+    except CatalogError as error:
+        err.print(str(error), style="red", highlight=False, markup=False, soft_wrap=True)
+        raise typer.Exit(1) from error
 
 
 def _refuse(message: str) -> NoReturn:

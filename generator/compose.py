@@ -71,11 +71,14 @@ class _Composer:
         self.choose_skeleton(draft)
         self.choose_stages(draft)
         launch = dict(self.launch(draft))
-        for entry, _ in draft.entries.values():
-            for fact, allowed in entry.contract.requires.items():
+        requirements = [(entry.label, entry.contract.requires) for entry, _ in draft.entries.values()]
+        if draft.skeleton:
+            requirements.append((f"skeleton {draft.skeleton.name}", draft.skeleton.requires))
+        for label, requires in requirements:
+            for fact, allowed in requires.items():
                 demand = launch.get(fact) or problem.get(fact)
                 if demand:
-                    demand.stages[entry.label] = allowed
+                    demand.stages[label] = allowed
         self.problems += [demand.problem(self.spec) for demand in launch.values() if not demand.met]
         draft.facts = {name: demand.value for name, demand in (problem | launch).items() if demand.met}
         self.serves(draft)

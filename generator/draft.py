@@ -15,7 +15,10 @@ from variants.skeleton import LaunchField, Skeleton
 
 @dataclass
 class Demands:
-    """What a fact's value has to be: one of those that its launch field and every stage allow."""
+    """What a fact's value has to be: one of those that its launch field and everybody else allow.
+
+    stages: the allowed values of each stage, and of the skeleton, by what messages call it.
+    """
 
     path: KeyPath
     value: int | str
@@ -24,7 +27,7 @@ class Demands:
 
     @property
     def objectors(self) -> list[str]:
-        """The stages that do not support the value."""
+        """The stages, and the skeleton, that do not support the value."""
         return [label for label, allowed in self.stages.items() if self.value not in allowed]
 
     @property

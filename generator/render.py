@@ -22,6 +22,7 @@ import black
 import jinja2
 from black.mode import TargetVersion
 
+from generator.catalog import HOST_FUNCTION
 from generator.files import write
 from generator.layout import StagePlan
 from generator.link import Import, Linked, Linker, Section
@@ -34,8 +35,6 @@ TEMPLATES = Path(__file__).resolve().parent.parent / "variants"
 TEMPLATE = "module.py.j2"
 
 HOST = "variants.host"
-HOST_NAME = "attn2"
-"""What the host module calls the entry point; a generated module calls it by its own name."""
 
 TABLE = "VARIANTS"
 """The table of variants, which the generated module has in place of the host module's empty one."""
@@ -69,7 +68,7 @@ def render(plan: Plan, spec_name: str = "spec.yaml") -> dict[str, str]:
 def render_module(module: ModulePlan, spec_name: str = "spec.yaml") -> str:
     """The text of one generated module."""
     linker = Linker()
-    entry_points = [HOST_NAME, "prepare", f"compile_{HOST_NAME}", "split_kernel"]
+    entry_points = [HOST_FUNCTION, "prepare", f"compile_{HOST_FUNCTION}", "split_kernel"]
     roots = [*_kernel_roots(module), *((HOST, name) for name in entry_points)]
     linked = linker.link(roots, provided=[TABLE])
     blocks = [_block(section) for section in linked.sections]
@@ -147,7 +146,7 @@ def _problem(module: ModulePlan) -> str:
 
 def _renamed(code: str, name: str) -> str:
     """Host code under the name of its module."""
-    return re.sub(rf"\b(compile_)?{HOST_NAME}\b", rf"\g<1>{name}", code)
+    return re.sub(rf"\b(compile_)?{HOST_FUNCTION}\b", rf"\g<1>{name}", code)
 
 
 def _import_lines(imports: Iterable[Import]) -> str:

@@ -73,6 +73,10 @@ class ClusterKernel:
         """Row groups of one request and KV head."""
         return self.tokens * self.heads_per_kv // ROWS
 
+    def grid(self, requests, kv_heads):
+        """The launch's extent in CTAs; it depends on nothing else."""
+        return [self.cluster * self.row_groups * requests, kv_heads, 1]
+
     @cute.jit
     def __call__(
         self,
@@ -118,7 +122,7 @@ class ClusterKernel:
             scale_log2,
             eps,
         ).launch(
-            grid=[self.cluster * self.row_groups * requests, kv_heads, 1],
+            grid=self.grid(requests, kv_heads),
             block=[32 * self.warps, 1, 1],
             cluster=[self.cluster, 1, 1],
             smem=self.shared_bytes,

@@ -11,11 +11,10 @@ A fact is a number or a name that is known when a kernel is generated, such as `
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from stages.contract import MAX_CLUSTER_SIZE
-from stages.fragments import ROWS
 from variants.cluster import ClusterKernel
 
 Facts = Mapping[str, Any]
@@ -57,7 +56,8 @@ class Skeleton:
 
     name: what `spec.yaml` calls it. kernel: the class. slots: the slots to fill, in the order of the data.
     launch: the fields of `launch`. windows: whether it can serve a sliding window. bounded: whether it
-    serves contexts up to a length that `serves: max_seq_len` must give. derive: given the facts of the
+    serves contexts up to a length that `serves: max_seq_len` must give. requires: values that a fact must
+    have, by its name, because the kernel was shown to work with these. derive: given the facts of the
     problem, the launch and `max_seq_len`, the facts that the kernel class needs besides. rules: what has to
     hold between facts.
     """
@@ -69,18 +69,9 @@ class Skeleton:
     launch: tuple[LaunchField, ...]
     windows: bool
     bounded: bool
+    requires: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     derive: Callable[[Facts], Mapping[str, int]] = lambda facts: {}
     rules: tuple[Rule, ...] = ()
-
-
-def _whole_row_groups(facts: Facts) -> str | None:
-    tokens, heads = facts["tokens"], facts["heads_per_kv"]
-    if tokens * heads % ROWS == 0:
-        return None
-    return (
-        f"tokens * heads_per_kv = {tokens} * {heads} = {tokens * heads} rows is not a multiple of {ROWS}, "
-        "the rows of a row group"
-    )
 
 
 def _cluster_steps(facts: Facts) -> int:
@@ -133,11 +124,9 @@ SKELETONS: Mapping[str, Skeleton] = {
             ),
             windows=False,
             bounded=True,
+            requires={"tokens": (8,)},
             derive=lambda facts: {"steps": _cluster_steps(facts)},
-            rules=(
-                Rule(("tokens", "heads_per_kv"), _whole_row_groups),
-                Rule(("max_seq_len", "page_size", "cluster", "warps", "pages_per_step"), _few_steps),
-            ),
+            rules=(Rule(("max_seq_len", "page_size", "cluster", "warps", "pages_per_step"), _few_steps),),
         ),
     )
 }

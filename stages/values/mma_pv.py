@@ -99,6 +99,6 @@ CONTRACT = Contract(
         "head_dim": (64,),
         "page_size": (16,),
         "dtype": ("bf16",),
-        "heads_per_kv": (8, 16),
+        "heads_per_kv": (8,),
     },
 )

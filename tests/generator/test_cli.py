@@ -71,7 +71,7 @@ def test_what_is_checked_in_is_fresh_and_regenerating_writes_nothing(checkout):
     ],
 )
 def test_check_notices_every_change(checkout, file, old, new):
-    """One character in a stage, its contract, the host side, the template or the spec makes the output stale."""
+    """A small change in a stage, its contract, host side, template or spec: the output is stale."""
     text = (checkout / file).read_text()
     assert old in text
     (checkout / file).write_text(text.replace(old, new, 1))

@@ -9,7 +9,7 @@ from generator.compiled import CompileError, compile_variant, count_instructions
 
 GENERATED = Path(__file__).resolve().parent.parent.parent / "generated" / "attn2.py"
 
-PINNED = {("cluster", "sm_90a"): (126, 21768), ("cluster", "sm_100a"): (122, 21768)}
+PINNED = {("cluster", "sm_90a"): (126, 21768), ("cluster", "sm_100a"): (128, 21768)}
 """Registers a thread and shared bytes a CTA, of the compiler in constraints.txt.
 
 More registers can mean fewer CTAs an SM. Change a number here only together with a new measurement.
@@ -36,7 +36,8 @@ def test_registers_and_shared_memory_are_pinned(report):
 
 def test_all_fp32_arithmetic_is_spelled_out(report):
     """`mul.f32` without rounding and flushing leaves bits to the compiler; so does a contracted fma."""
-    arithmetic = [o for o in opcodes(report.ptx) if re.match(r"(add|sub|mul|fma|mad|div|ex2|rcp|rsqrt|sqrt)\.", o)]
+    kinds = r"(add|sub|mul|fma|mad|div|ex2|rcp|rsqrt|sqrt)\."
+    arithmetic = [o for o in opcodes(report.ptx) if re.match(kinds, o)]
     floating = [o for o in arithmetic if o.endswith(".f32")]
     assert len(floating) > 100
     assert {o for o in floating if ".ftz." not in o} == set()

@@ -93,13 +93,11 @@ SLOTS = "pages, scores, softmax, values, warp_merge, push, cluster_merge, epilog
         (
             ("heads_per_kv: 8", "heads_per_kv: 4"),
             "3:43: modules.attn2.problem.heads_per_kv: heads_per_kv 4 is not supported by mma_pv (values); "
-            "allowed: 8, 16",
+            "allowed: 8",
         ),
         (
             ("tokens: 8", "tokens: 3"),
-            "3:54: modules.attn2.problem.tokens: tokens * heads_per_kv = 3 * 8 = 24 rows is not a multiple "
-            "of 16, "
-            "the rows of a row group",
+            "3:54: modules.attn2.problem.tokens: tokens 3 is not supported by skeleton cluster; allowed: 8",
         ),
         (
             ("window: false", "window: true"),
