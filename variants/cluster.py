@@ -187,7 +187,7 @@ class ClusterKernel:
         pages = PageFragments.empty(self.pages_per_step, self.page_size, self.head_dim)
         visible = CausalMask(self.tokens, self.heads_per_kv).key_ranges(length, row_group)
         live = walk.pages(length, self.page_size)
-        self.pages.start(walk, live, incoming)
+        self.pages.start(walk, live, self.steps == 1, incoming)
         for step in cutlass.range_constexpr(self.steps):
             if step * self.pages_per_step < live:
                 self.pages.take(walk, live, Int32(step), step + 1 == self.steps, incoming, pages)
