@@ -1,8 +1,8 @@
 """What is in flight: st.async, cp.async and bulk copies, and the mbarriers that they complete on.
 
 Contract
-    Nothing lands before it has to, unless there is a seed: writes with an mbarrier land when threads wait at it
-    and no thread can run, cp.async and bulk groups when their thread waits for them. With a seed, any of
+    Nothing lands before it has to, unless there is a seed: writes with an mbarrier land when threads wait at
+    it and no thread can run, cp.async and bulk groups when their thread waits for them. With a seed, any of
     them may land earlier, in any order and in parts, as on a device. A part is what one thread stores with
     st.async or cp.async, or 16 bytes of a bulk copy.
 
@@ -193,7 +193,7 @@ class Asynchronous:
         self.committed[kind][group.threads] += 1
 
     def wait(self, kind: str, group: Group, pending: int | None, instruction: Instruction) -> None:
-        """Wait until at most `pending` of each thread's youngest groups are in flight; None: no copy at all."""
+        """Wait until only each thread's `pending` youngest groups may be in flight; None: no copy at all."""
         limit = np.full(self._machine.thread_count, -1, np.int64)
         committed = self.committed[kind][group.threads]
         limit[group.threads] = committed + 1 if pending is None else committed - pending

@@ -1,52 +1,31 @@
 """Vector clocks: what each warp knows to have happened before.
 
 Contract
-    Time is one serial number for all events of a wave. Row r, column w of `every` is the last serial up to which
-    everything that all lanes of warp w did happened before what warp r does now. `some` is the same for the
-    lanes in the bit mask `lanes` alone: what one thread releases covers its own accesses since its warp last met,
-    and not those of the other lanes. The column of a row's own warp is the last time that its lanes met
-    (bar.warp.sync or a barrier of the CTA or cluster).
+    Time is one serial number for all events of a wave. Row r, column w of `every` is the last serial up to
+    which everything that all lanes of warp w did happened before what warp r does now. `some` is the same
+    for the lanes in the bit mask `lanes` alone: what one thread releases covers its own accesses since its
+    warp last met, and not those of the other lanes. The column of a row's own warp is the last time that its
+    lanes met (bar.warp.sync or a barrier of the CTA or cluster).
 
-    What only some lanes of a warp acquire is kept apart (`held`) until all lanes have acquired it or they meet.
+    What only some lanes of a warp acquire is kept apart (`held`) until all lanes have acquired it or they
+    meet.
 
-    Columns are the warps of the row's cluster, until something at gpu scope is released: then they are all warps.
-    Each mbarrier has two more columns in `bars` (what completed on it, sent from its own CTA, and by other
-    CTAs) and one in `inits`: whether its initialisation is known.
+    Columns are the warps of the row's cluster, until something at gpu scope is released: then they are all
+    warps. Each mbarrier has two more columns in `bars` (what completed on it, sent from its own CTA, and by
+    other CTAs) and one in `inits`: whether its initialisation is known.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from emulator.clock_row import EARLIER_WAVE, Row
 from emulator.interface import Array
 
 if TYPE_CHECKING:
     from emulator.machine import Machine
-
-EARLIER_WAVE = -1
-"""Writer of what an earlier wave wrote. Below it are the columns of `bars`: -2 - column."""
-
-
-@dataclass
-class Row:
-    """What is released at some point: one row, of a warp of `cluster`. wide: with columns for all warps."""
-
-    cluster: int
-    wide: bool
-    every: Array
-    some: Array
-    lanes: Array
-    bars: Array
-    inits: Array
-    earlier: int = 0
-
-    def copy(self) -> Row:
-        """A row that stays as it is."""
-        arrays = (self.every, self.some, self.lanes, self.bars, self.inits)
-        return Row(self.cluster, self.wide, *(array.copy() for array in arrays), self.earlier)
 
 
 class Clocks:
@@ -100,16 +79,7 @@ class Clocks:
 
     def empty(self, cluster: int) -> Row:
         """A row that knows nothing."""
-        width = self.every.shape[1]
-        return Row(
-            cluster,
-            self.wide,
-            np.zeros(width, np.int32),
-            np.zeros(width, np.int32),
-            np.zeros(width, np.uint32),
-            np.zeros(self.bars.shape[1], np.int32),
-            np.zeros(self.inits.shape[1], bool),
-        )
+        return Row.empty(cluster, self.wide, self.per_cluster, self.every.shape[1], self.inits.shape[1])
 
     def masks(self, threads: Array) -> tuple[Array, Array]:
         """(warps, lane masks) of ascending threads."""
@@ -128,7 +98,7 @@ class Clocks:
     # ---- releasing ---------------------------------------------------------------------------------
 
     def export(self, threads: Array, now: int | None = None) -> Row:
-        """What these threads of one cluster know, together, and did until now; if None, only what they know."""
+        """What these threads of one cluster know, together, and did until now (None: nothing)."""
         warps, masks = self.masks(threads)
         row = self.empty(int(self.cluster_of[warps[0]]))
         row.every[:] = self.every[warps].max(axis=0)
@@ -140,10 +110,10 @@ class Clocks:
         for warp, mask in zip(warps.tolist(), masks.tolist(), strict=True):
             for lanes, known in self.held.get(warp, ()):
                 if lanes & mask:
-                    self.merge(row, known)
+                    row.merge(known)
             if now is None:
                 continue
-            column = self._own(row, warp)
+            column = row.column(warp)
             if mask & int(self.live[warp]) == int(self.live[warp]):
                 row.every[column] = now
             else:
@@ -152,44 +122,14 @@ class Clocks:
         row.lanes[row.some <= row.every] = 0
         return row
 
-    def add_lanes(self, row: Row, warp: int, mask: int, when: int) -> None:
-        """Add to a row what some lanes of a warp did until then."""
-        column = self._own(row, warp)
-        if row.some[column] <= row.every[column]:
-            row.lanes[column] = 0
-        row.some[column] = max(int(row.some[column]), when)
-        row.lanes[column] |= np.uint32(mask)
-
-    def _own(self, row: Row, warp: int) -> int:
-        """The column of a warp of the row's cluster."""
-        return warp if row.wide else warp - row.cluster * self.per_cluster
-
-    def merge(self, row: Row, other: Row) -> None:
-        """Add what another row knows."""
-        if row.wide and not other.wide:
-            start = other.cluster * self.per_cluster
-            at = slice(start, start + self.per_cluster)
-        else:
-            at = slice(0, len(other.every))
-        for name in ("every", "some"):
-            mine = getattr(row, name)
-            np.maximum(mine[at], getattr(other, name), out=mine[at])
-        row.lanes[at] |= other.lanes
-        row.lanes[row.some <= row.every] = 0
-        row.earlier = max(row.earlier, other.earlier)
-        if row.cluster == other.cluster:
-            count = min(len(row.inits), len(other.inits))
-            row.inits[:count] |= other.inits[:count]
-            np.maximum(row.bars[: 2 * count], other.bars[: 2 * count], out=row.bars[: 2 * count])
-
     def absorb(self, row: Row, other: Row) -> None:
         """`merge`, after making the row as large as rows are by now."""
         if row.wide != self.wide or len(row.inits) < self.inits.shape[1]:
             fresh = self.empty(row.cluster)
-            self.merge(fresh, row)
+            fresh.merge(row)
             for name in ("wide", "every", "some", "lanes", "bars", "inits"):
                 setattr(row, name, getattr(fresh, name))
-        self.merge(row, other)
+        row.merge(other)
 
     # ---- acquiring ---------------------------------------------------------------------------------
 
@@ -217,11 +157,7 @@ class Clocks:
 
     def join(self, warps: Array, row: Row) -> None:
         """All lanes of these warps come after what the row says."""
-        if self.wide and not row.wide:
-            start = row.cluster * self.per_cluster
-            at = slice(start, start + self.per_cluster)
-        else:
-            at = slice(0, len(row.every))
+        at = row.columns(self.wide)
         every = np.maximum(self.every[warps, at], row.every)
         some = np.maximum(self.some[warps, at], row.some)
         self.every[warps, at], self.some[warps, at] = every, some
@@ -258,12 +194,13 @@ class Clocks:
         self._meet(warps.ravel(), now)
         if self.per_cta == 1:
             return
-        every, some = self.every[warps].max(axis=1), self.some[warps].max(axis=1)
-        lanes = np.bitwise_or.reduce(self.lanes[warps], axis=1)
-        lanes[some <= every] = 0
-        self.every[warps], self.some[warps], self.lanes[warps] = every[:, None], some[:, None], lanes[:, None]
+        every: Array = self.every[warps].max(axis=1)
+        some: Array = self.some[warps].max(axis=1)
+        lanes: Array = np.where(some <= every, 0, np.bitwise_or.reduce(self.lanes[warps], axis=1))
+        for table, row in ((self.every, every), (self.some, some), (self.lanes, lanes)):
+            table[warps] = row[:, None]
         self.bars[warps] = self.bars[warps].max(axis=1)[:, None]
-        self.inits[warps] = self.inits[warps].any(axis=1)[:, None]
+        self.inits[warps] = self.inits[warps].max(axis=1)[:, None]
         self.earlier[warps] = self.earlier[warps].max(axis=1)[:, None]
         self.horizon[warps] = now
 
@@ -274,7 +211,7 @@ class Clocks:
 
         writers: threads, EARLIER_WAVE or -2 - column of `bars`.
         """
-        ok = writers == threads
+        ok: Array = writers == threads
         rows = self.machine.warp_of[threads]
         plain = writers >= 0
         warp = self.machine.warp_of[np.where(plain, writers, 0)]
@@ -296,30 +233,17 @@ class Clocks:
         return ok
 
     def _held_orders(self, thread: int, writer: int, serial: int) -> bool:
-        warp, lane = int(self.machine.warp_of[thread]), int(self.machine.lane_of[thread])
-        for mask, row in self.held[warp]:
-            if not mask >> lane & 1:
-                continue
-            if writer == EARLIER_WAVE:
-                known = row.earlier >= serial
-            elif writer < EARLIER_WAVE:
-                known = -2 - writer < len(row.bars) and int(row.bars[-2 - writer]) >= serial
-            else:
-                column = int(self.machine.warp_of[writer])
-                column -= 0 if row.wide else row.cluster * self.per_cluster
-                if not 0 <= column < len(row.every):
-                    continue
-                mine = int(row.lanes[column]) >> int(self.machine.lane_of[writer]) & 1
-                known = int(row.every[column]) >= serial or bool(mine and int(row.some[column]) >= serial)
-            if known:
-                return True
-        return False
+        machine = self.machine
+        lane = int(machine.lane_of[thread])
+        who = (int(machine.warp_of[writer]), int(machine.lane_of[writer])) if writer >= 0 else (0, 0)
+        held = self.held[int(machine.warp_of[thread])]
+        return any(mask >> lane & 1 and row.orders(writer, *who, serial) for mask, row in held)
 
-    def knows_init(self, threads: Array, number: int) -> Array:
-        """Whether threads know that an mbarrier, by its number in the cluster, is initialised."""
-        known = self.inits[self.machine.warp_of[threads], number]
+    def knows_init(self, threads: Array, numbers: Array) -> Array:
+        """Whether threads know that mbarriers, by their numbers in the cluster, are initialised."""
+        known: Array = self.inits[self.machine.warp_of[threads], numbers]
         for at in np.flatnonzero(~known).tolist() if self.held else ():
-            thread = int(threads[at])
+            thread, number = int(threads[at]), int(numbers[at])
             lane = int(self.machine.lane_of[thread])
             for mask, row in self.held.get(int(self.machine.warp_of[thread]), ()):
                 known[at] |= bool(mask >> lane & 1) and number < len(row.inits) and bool(row.inits[number])
@@ -329,3 +253,5 @@ class Clocks:
         """Threads end: nobody waits for them to acquire anything."""
         warps, masks = self.masks(threads)
         self.live[warps] &= ~masks
+        # What has ended holds back nobody's fast comparison.
+        self.horizon[warps[self.live[warps] == 0]] = np.iinfo(np.int32).max

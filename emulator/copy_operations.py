@@ -125,7 +125,7 @@ def _read(
 
     valid: bytes that each element reads; nothing is asked of an address of which nothing is read.
     """
-    found = []
+    found: list[tuple[Any, Array, Array]] = []
     unread = np.flatnonzero(valid == 0)
     if len(unread):
         found.append((None, unread, np.zeros(len(unread), np.int64)))

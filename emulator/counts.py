@@ -1,8 +1,8 @@
 """Counts what a launch does: instructions, global traffic, shared-memory conflicts.
 
 Contract
-    An observer; it judges nothing. Counts add up over the waves of a launch, and over launches if one `Counts`
-    watches several.
+    An observer; it judges nothing. Counts add up over the waves of a launch, and over launches if one
+    `Counts` watches several.
 
     Instructions are counted by opcode as it stands in the PTX, a predicated one as if its predicate held.
     "Warps" counts an instruction once for each warp that issues it, which is what an issue slot costs; the
@@ -11,10 +11,10 @@ Contract
     Traffic is what threads ask for; there is no cache. A sector is 32 aligned bytes of a buffer; a warp's
     access touches each sector once, however many lanes ask for it.
 
-    Shared memory has 32 banks of 4 bytes. A warp's access is split as the hardware splits it: 32 lanes of up to
-    4 bytes together, 8 bytes by half-warps, 16 bytes by quarter-warps. Each part takes as many wavefronts
-    as the most different words that fall into one bank; all but the first are extra. Lanes that read the same
-    word do not conflict.
+    Shared memory has 32 banks of 4 bytes. A warp's access is split as the hardware splits it: 32 lanes of up
+    to 4 bytes together, 8 bytes by half-warps, 16 bytes by quarter-warps. Each part takes as many wavefronts
+    as the most different words that fall into one bank; all but the first are extra. Lanes that read the
+    same word do not conflict.
 """
 
 from __future__ import annotations
@@ -45,11 +45,12 @@ class BufferTraffic:
     """What was asked of one global buffer.
 
     loaded, stored: bytes. load_sectors, store_sectors: 32-byte sectors, summed over the warps' accesses.
-    by_sector: bytes loaded from each sector of the buffer, uint32.
+    by_sector: bytes loaded from each sector, uint32; the buffer begins `shift` bytes into the first.
     """
 
     name: str
     bytes: int
+    shift: int = 0
     loaded: int = 0
     stored: int = 0
     load_sectors: int = 0
@@ -58,18 +59,21 @@ class BufferTraffic:
 
     def loaded_from(self, offset: int, size: int) -> int:
         """Bytes loaded from `size` bytes at `offset`, which begin and end with a sector."""
-        if offset % SECTOR or size % SECTOR:
-            raise ValueError(f"offset {offset} and size {size} are not multiples of {SECTOR} bytes")
-        return int(self.by_sector[offset // SECTOR : (offset + size) // SECTOR].sum())
+        return int(self._sectors(offset, size).sum())
 
     def loads_of_each_byte(self, offset: int, size: int) -> tuple[float, float]:
         """How often the bytes of a range were loaded: the least and the most, by whole sectors.
 
-        (1.0, 1.0) says that each byte was loaded once. offset, size: multiples of 32 bytes.
+        (1.0, 1.0) says that each byte was loaded once. The range has to be whole sectors.
         """
-        self.loaded_from(offset, size)
-        often = self.by_sector[offset // SECTOR : (offset + size) // SECTOR] / SECTOR
+        often = self._sectors(offset, size) / SECTOR
         return float(often.min()), float(often.max())
+
+    def _sectors(self, offset: int, size: int) -> Array:
+        first = offset + self.shift
+        if first % SECTOR or size % SECTOR:
+            raise ValueError(f"{size} bytes from byte {offset} are not whole sectors of {SECTOR} bytes")
+        return self.by_sector[first // SECTOR : (first + size) // SECTOR]
 
 
 @dataclass
@@ -124,15 +128,15 @@ class Counts(Observer):
         region = access.region
         traffic = self.buffers.get(region.name)
         if traffic is None:
-            size = int(region.data.size)
-            by_sector = np.zeros(-(-size // SECTOR), np.uint32)
-            traffic = self.buffers[region.name] = BufferTraffic(region.name, size, by_sector=by_sector)
+            size, shift = int(region.nbytes), int(region.base % SECTOR)
+            by_sector = np.zeros(-(-(size + shift) // SECTOR), np.uint32)
+            traffic = self.buffers[region.name] = BufferTraffic(region.name, size, shift, by_sector=by_sector)
         total = access.size * access.group.size
-        sectors = _sectors(access)
+        sectors = _sectors(access, traffic.shift)
         if access.kind in _READS:
             traffic.loaded += total
             traffic.load_sectors += sectors
-            first = access.offsets // SECTOR
+            first = (access.offsets + traffic.shift) // SECTOR
             if access.size <= SECTOR:
                 np.add.at(traffic.by_sector, first, access.size)
             else:
@@ -202,11 +206,11 @@ def _distinct(keys: Array) -> Array:
     return keys[np.concatenate(([True], keys[1:] != keys[:-1]))]
 
 
-def _sectors(access: Access) -> int:
+def _sectors(access: Access, shift: int) -> int:
     """Sectors that the warps' accesses touch."""
     if access.size > SECTOR:
         return access.group.size * (access.size // SECTOR)
-    sectors = access.offsets // SECTOR
+    sectors = (access.offsets + shift) // SECTOR
     if access.group.full_warps:
         rows = np.sort(sectors.reshape(-1, 32), axis=1)
         return int(np.count_nonzero(rows[:, 1:] != rows[:, :-1])) + len(rows)

@@ -2,12 +2,13 @@
 
 Contract
     A `Flight` is what one instruction issued: one write an element, all of one size. It holds the values, or
-    where they are to be read when they land. `land` moves bytes and does nothing else: who completes what, and
-    who is told, is the engine's business.
+    where they are to be read when they land. `land` moves bytes and does nothing else: who completes what,
+    and who is told, is the engine's business.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,30 +71,28 @@ class Flight:
         found = np.zeros((len(offsets), self.size), np.uint8)
         for size in sorted(set(valid.tolist()) - {0}):
             rows = valid == size
-            found[rows, :size] = _view(self.source.data, offsets[rows], size)
+            found[rows, :size] = _gather(self.source.data, offsets[rows], size)
         return found
 
     def _write(self, offsets: Array, values: Array) -> None:
-        data, size = self.region.data, self.size
-        word = _word(size)
-        words = data[: data.size // word.itemsize * word.itemsize].view(word)
-        rows = np.ascontiguousarray(values).view(word).reshape(len(offsets), -1)
-        first = offsets // word.itemsize
+        words, first = _words(self.region.data, offsets, self.size)
+        rows = np.ascontiguousarray(values).view(words.dtype)
         for i in range(rows.shape[1]):
             words[first + i] = rows[:, i]
 
 
-def _word(size: int) -> Any:
-    """The widest type of which `size` bytes are a whole number."""
-    return np.dtype(np.uint64 if size % 8 == 0 else np.uint32 if size % 4 == 0 else np.uint8)
+def _words(data: Array, offsets: Array, size: int) -> tuple[Array, Array]:
+    """Memory as the widest words in which `size` bytes at these offsets are whole, and where they begin."""
+    # Where a region begins inside a word, aligned addresses are odd offsets.
+    width = math.gcd(8, size, int(np.bitwise_or.reduce(offsets, initial=0)))
+    words = data[: data.size // width * width].view(f"u{width}")
+    return words, offsets // width
 
 
-def _view(data: Array, offsets: Array, size: int) -> Array:
-    """Bytes [n, size] at these offsets, which are aligned only if the size is a multiple of 4."""
-    word = _word(size)
-    words = data[: data.size // word.itemsize * word.itemsize].view(word)
-    first = offsets // word.itemsize
-    rows = np.empty((len(offsets), size // word.itemsize), word)
+def _gather(data: Array, offsets: Array, size: int) -> Array:
+    """Bytes [n, size] at these offsets."""
+    words, first = _words(data, offsets, size)
+    rows = np.empty((len(offsets), size // words.dtype.itemsize), words.dtype)
     for i in range(rows.shape[1]):
         rows[:, i] = words[first + i]
     return rows.view(np.uint8)

@@ -1,12 +1,8 @@
-"""Runs one wave of clusters: which threads execute which block when, who is parked, what a deadlock looks
-like.
+"""Runs one wave of clusters: which threads execute which block when, and who waits for what.
 
 Contract
-    Groups of threads wait at blocks. The lowest block goes first, with all threads that stand there, so
-    threads that parted meet again. Threads are dealt into cohorts (one without a seed); a cohort runs until
-    all its threads are parked or have ended, then another one, so that with a seed warps, CTAs and clusters
-    are ahead of each other by whole phases. A block with a warp-synchronous instruction waits for the lanes
-    of a warp that can still come; a block that polls runs when nothing else can.
+    `schedule` says which threads run which block next. The machine runs it, parks and wakes threads, follows
+    branches, and lets asynchronous writes land when nothing else can happen.
 """
 
 from __future__ import annotations
@@ -16,17 +12,20 @@ from typing import Any
 
 import numpy as np
 
+from emulator import reports
 from emulator.asynchronous import Asynchronous
-from emulator.blocks import STORAGE, compile_block
+from emulator.barriers import Barriers
+from emulator.blocks import compile_block
 from emulator.geometry import Geometry
-from emulator.instructions.barriers import Barriers
 from emulator.interface import Array, Deadlock, Divergence, Group, Livelock, Observer
 from emulator.memory import WaveMemory, poison
 from emulator.program import Block, Program
 from emulator.regions import Region
+from emulator.schedule import Schedule
+from emulator.storage import STORAGE
 
-_IDLE_LIMIT = 2000
-"""Blocks that only poll, run in a row with nothing else happening, before it is called a livelock."""
+_PATIENCE = 1 << 20
+"""Blocks that may run without any thread ending, before it is called a livelock."""
 
 HOOKS = (
     "block",
@@ -87,15 +86,12 @@ class Machine:
         self.reasons: list[Any] = []
         self.parked_at: list[Any] = []
         self.some_parked = False
-        self.cohort_of, self.cohorts = self._deal()
-        self.ready: list[dict[int, list[Group]]] = [{} for _ in range(self.cohorts)]
-        self.cohort = 0
         self.alive = count
-        self.idle = 0
-        self.desperate = False
         self.blocks_run = 0
+        self.patience = _PATIENCE
         self.instructions_run = 0
         self.block: Block | None = None
+        self.schedule = Schedule(self)
         self.barriers = Barriers(self)
         self.asynchronous = Asynchronous(self)
 
@@ -117,21 +113,6 @@ class Machine:
                 for number, row in zip(numbers, table, strict=True):
                     rows[number] = row
         return rows
-
-    def _deal(self) -> tuple[Array | None, int]:
-        """Cohort of each thread, and how many there are: by warps, CTAs or clusters, as the seed says."""
-        if self.random is None or self.warp_count == 1:
-            return None, 1
-        random = self.random
-        unit, count = [
-            (self.warp_of, self.warp_count),
-            (self.cta_of, self.cta_count),
-            (self.cta_of // self.cluster_size, self.cta_count // self.cluster_size),
-        ][int(random.choice(3, p=(0.5, 0.3, 0.2)))]
-        if count == 1:
-            unit, count = self.warp_of, self.warp_count
-        cohorts = min(count, int(random.integers(2, 5)))
-        return random.permutation(np.arange(count) % cohorts)[unit], cohorts
 
     # -- what operations use
 
@@ -162,98 +143,25 @@ class Machine:
             if block >= 0:
                 self._send(Group(self, np.sort(threads[blocks == block])), block)
 
-    # -- scheduling
+    # -- running
 
     def _send(self, group: Group, block: int) -> None:
-        """Let a group stand at a block, each thread in its cohort."""
+        """Let a group stand at a block, or end."""
         if block == self.end:
             self._exit(group)
-            return
-        if self.cohort_of is None:
-            self.ready[0].setdefault(block, []).append(group)
-            return
-        cohorts = self.cohort_of[group.threads]
-        first = int(cohorts[0])
-        if (cohorts == first).all():
-            self.ready[first].setdefault(block, []).append(group)
-            return
-        for cohort in np.unique(cohorts).tolist():
-            self.ready[cohort].setdefault(block, []).append(group.take(cohorts == cohort))
+        else:
+            self.schedule.send(group, block)
 
     def _exit(self, group: Group) -> None:
         self.ended[group.threads] = True
         self.alive -= group.size
+        self.patience = self.blocks_run + _PATIENCE
         self.warp_alive -= np.bincount(group.warp, minlength=self.warp_count)
         self.cta_alive -= np.bincount(group.cta, minlength=self.cta_count)
         self.asynchronous.exit(group)
         for hook in self.hooks_exit:
             hook(group)
         self.barriers.exit(group)
-
-    def _pop(self, block: int, ready: dict[int, list[Group]]) -> Group:
-        groups = ready.pop(block)
-        if len(groups) == 1:
-            return groups[0]
-        return Group(self, np.sort(np.concatenate([group.threads for group in groups])))
-
-    def _choose(self, ready: dict[int, list[Group]], last_resort: bool) -> tuple[int, Group] | None:
-        """The lowest block of a cohort that may run, and the threads that run it."""
-        blocks = self.program.blocks
-        for number in sorted(ready):
-            block = blocks[number]
-            if block.polls and not last_resort:
-                continue
-            group = self._pop(number, ready)
-            if not block.converged or last_resort or group.full_warps:
-                return number, group
-            present = np.bincount(group.warp, minlength=self.warp_count)
-            whole = (present == self.warp_alive)[group.warp]
-            if whole.all():
-                return number, group
-            if whole.any():
-                ready[number] = [group.take(~whole)]
-                return number, group.take(whole)
-            ready[number] = [group]
-        return None
-
-    def _next(self) -> tuple[int, Group] | None:
-        """The next block to run, or None if no thread is ready."""
-        found = self._choose(self.ready[self.cohort], False)
-        if found is not None:
-            self.idle = 0
-            return found
-        order = [c for c in range(self.cohorts) if self.ready[c]]
-        if self.random is not None and len(order) > 1:
-            order = self.random.permutation(order).tolist()
-        for cohort in order:
-            found = self._choose(self.ready[cohort], False)
-            if found is not None:
-                self.cohort, self.idle = cohort, 0
-                return found
-        if not order:
-            return None
-        # Only polling blocks, and blocks whose warps are not whole: let pending writes land in between.
-        self.idle += 1
-        if self.idle % 8 == 0 and self.asynchronous.deliver():
-            return self._next()
-        polling = [c for c in order if any(self.program.blocks[b].polls for b in self.ready[c])]
-        if self.idle > _IDLE_LIMIT:
-            raise Livelock(
-                self._report("threads poll, and nothing changes any more"), kernel=self.program.name
-            )
-        for cohort in (polling if self.idle < _IDLE_LIMIT // 2 else []) or order:
-            ready = self.ready[cohort]
-            if cohort in polling and self.idle < _IDLE_LIMIT // 2:
-                number = min(b for b in ready if self.program.blocks[b].polls)
-                self.cohort = cohort
-                return number, self._pop(number, ready)
-            if self.asynchronous.deliver():
-                return self._next()
-            found = self._choose(ready, True)
-            if found is not None:
-                self.cohort, self.desperate = cohort, True
-                return found
-        return None
 
     def run(self) -> None:
         """Run all threads to their end. Raises EmulatorError."""
@@ -263,11 +171,14 @@ class Machine:
         self._send(everyone, 0 if self.program.blocks else self.end)
         step = self.asynchronous.step if self.random is not None else None
         while self.alive:
-            found = self._next()
+            found = self.schedule.next()
             if found is None:
                 if self.asynchronous.deliver():
                     continue
-                raise Deadlock(self._report("no thread can go on"), kernel=self.program.name)
+                raise Deadlock(reports.deadlock(self, "no thread can go on"), kernel=self.program.name)
+            if self.blocks_run > self.patience:
+                message = f"{_PATIENCE} blocks ran, and no thread has ended"
+                raise Livelock(reports.deadlock(self, message), kernel=self.program.name)
             try:
                 self._run_block(*found)
             except Divergence as error:
@@ -281,14 +192,14 @@ class Machine:
 
     def _explain(self, error: Divergence, group: Group) -> None:
         """Raise Deadlock instead if the lanes that are missing wait for something that never comes."""
-        if not self.desperate:
+        if not self.schedule.desperate:
             return
         same = np.zeros(self.warp_count, bool)
         same[group.warp] = True
         if (self.parked & same[self.warp_of]).any():
             message = f"{error.message}, because they wait; no thread can go on"
             raise Deadlock(
-                self._report(message), instruction=error.instruction, thread=error.thread
+                reports.deadlock(self, message), instruction=error.instruction, thread=error.thread
             ) from error
 
     def _run_block(self, number: int, group: Group) -> None:
@@ -321,30 +232,3 @@ class Machine:
                     return
                 group = group.take(~waiting)
         self._send(group, following)
-
-    # -- reports
-
-    def _report(self, message: str) -> str:
-        """What every thread that has not ended waits for."""
-        lines = [message]
-        for reason in np.unique(self.reason_of[self.parked]).tolist():
-            threads = np.flatnonzero(self.parked & (self.reason_of == reason))
-            instruction = self.parked_at[reason]
-            where = f" (PTX line {instruction.line}: {instruction.text})" if instruction else ""
-            lines.append(f"{self._names(threads)} wait for {self.reasons[reason]}{where}")
-        for ready in self.ready:
-            for number, groups in ready.items():
-                threads = np.concatenate([group.threads for group in groups])
-                first = self.program.blocks[number].instructions[0]
-                lines.append(
-                    f"{self._names(threads)} poll or wait for lanes of their warp at PTX line {first.line}"
-                )
-        lines += self.asynchronous.pending()
-        ended = int(self.ended.sum())
-        if ended:
-            lines.append(f"{ended} of {self.thread_count} threads have ended")
-        return "\n".join(lines)
-
-    def _names(self, threads: Array) -> str:
-        more = f" and {len(threads) - 1} more" if len(threads) > 1 else ""
-        return f"{self.describe(int(threads[0]))}{more}"

@@ -1,11 +1,11 @@
 """The mbarrier instructions, and cp.async.mbarrier.arrive.
 
 Contract
-    Waits (`try_wait`, `test_wait`) are for mbarriers of the own CTA, arrivals and bytes for those of any CTA of
-    the cluster. The state that an arrival returns is the number of its phase.
+    Waits (`try_wait`, `test_wait`) are for mbarriers of the own CTA, arrivals and bytes for those of any CTA
+    of the cluster. The state that an arrival returns is the number of its phase.
 
-    A wait says true for the phase before the present one and blocks for the present one: all that a parity can
-    tell. The wait for the phase before the first (parity 1 on a fresh mbarrier) is over at once.
+    A wait says true for the phase before the present one and blocks for the present one: all that a parity
+    can tell. The wait for the phase before the first (parity 1 on a fresh mbarrier) is over at once.
 """
 
 from __future__ import annotations

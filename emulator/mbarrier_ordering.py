@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from emulator.clocks import Clocks, Row
+from emulator.clock_row import Row
+from emulator.clocks import Clocks
 from emulator.interface import Array, Group, Instruction
 from emulator.scopes import CLUSTER, CTA, scope
 
@@ -15,10 +16,10 @@ from emulator.scopes import CLUSTER, CTA, scope
 class Known:
     """What is known of one mbarrier.
 
-    number: in its cluster. thread, serial: of its initialisation. near, far: what its own CTA's threads and, at
-    cluster scope, other CTAs' have released into it so far. complete: for the last phases, both of them and the
-    serial as they were at the phase's end. seen: the last phase that a thread has waited for. from_far:
-    last arrival or write by another CTA: phase, thread, instruction, and of arrivals the serial.
+    number: in its cluster. thread, serial: of its initialisation. near, far: what its own CTA's threads and,
+    at cluster scope, other CTAs' have released into it so far. complete: for the last phases, both of them
+    and the serial as they were at the phase's end. seen: the last phase that a thread has waited for.
+    from_far: last arrival or write by another CTA: phase, thread, instruction, and of arrivals the serial.
     """
 
     number: int
@@ -46,6 +47,8 @@ class MbarrierOrdering:
         # By number in the wave, as the asynchronous engine has them.
         self._cta = np.zeros(0, np.int64)
         self._column = np.zeros(0, np.int64)
+        self._thread = np.zeros(0, np.int64)
+        self._serial = np.zeros(0, np.int64)
         self._by_number: list[Known] = []
         self._public = np.zeros(0, bool)
 
@@ -65,29 +68,33 @@ class MbarrierOrdering:
             self._by_number.append(found)
         self._cta = np.array([known.cta for known in self._by_number])
         self._column = np.array([2 * known.number for known in self._by_number])
+        self._thread = np.array([known.thread for known in self._by_number])
+        self._serial = np.array([known.serial for known in self._by_number])
         self._public = np.pad(self._public, (0, len(self._by_number) - len(self._public)))
 
     def uninitialised(self, threads: Array, numbers: Array) -> int | None:
         """The first of these threads that does not come after the initialisation of its mbarrier."""
         if self._public[numbers].all():
             return None
-        for number in np.flatnonzero(np.bincount(numbers)).tolist():
-            if self._public[number]:
-                continue
-            known, here = self._by_number[number], np.flatnonzero(numbers == number)
-            fine = self._initialised_for(threads[here], known)
-            if not fine.all():
-                return int(here[np.flatnonzero(~fine)[0]])
-            # Once a thread of each warp knows it, nobody needs to be asked again.
-            per_cluster, per_cta = self.clocks.per_cluster, self.clocks.per_cta
-            warps = known.cta // self.machine.cluster_size * per_cluster + np.arange(per_cluster)
-            first = warps // per_cta * self.machine.block_size + warps % per_cta * 32
-            self._public[number] = self._initialised_for(first, known).all()
+        fine = self._initialised_for(threads, numbers)
+        if not fine.all():
+            return int(np.flatnonzero(~fine)[0])
+        if (threads == self._thread[numbers]).all():
+            return None
+        # Once a thread of each warp of the cluster knows it, nobody needs to be asked again.
+        per_cluster, per_cta = self.clocks.per_cluster, self.clocks.per_cta
+        asked = np.flatnonzero(np.bincount(numbers))
+        asked = asked[~self._public[asked]]
+        cluster = self._cta[asked] // self.machine.cluster_size
+        warps = cluster[:, None] * per_cluster + np.arange(per_cluster)
+        first = warps // per_cta * self.machine.block_size + warps % per_cta * 32
+        known = self._initialised_for(first.ravel(), np.repeat(asked, per_cluster))
+        self._public[asked] = known.reshape(-1, per_cluster).all(axis=1)
         return None
 
-    def _initialised_for(self, threads: Array, known: Known) -> Array:
-        thread, serial = np.full(len(threads), known.thread), np.full(len(threads), known.serial)
-        return self.clocks.ordered(threads, thread, serial) | self.clocks.knows_init(threads, known.number)
+    def _initialised_for(self, threads: Array, numbers: Array) -> Array:
+        ordered = self.clocks.ordered(threads, self._thread[numbers], self._serial[numbers])
+        return ordered | self.clocks.knows_init(threads, self._column[numbers] // 2)
 
     def arrive(
         self, threads: Array, offset: int, instruction: Instruction, released: Row | None, now: int
@@ -124,10 +131,10 @@ class MbarrierOrdering:
         if known.row is None or known.row[:2] != (phase, wide):
             near, far, serial = known.complete[phase]
             row = self.clocks.empty(near.cluster)
-            self.clocks.merge(row, near)
+            row.merge(near)
             row.bars[2 * known.number] = serial
             if wide:
-                self.clocks.merge(row, far)
+                row.merge(far)
                 row.bars[2 * known.number + 1] = serial
             known.row = (phase, wide, row)
         self.clocks.acquire(group.threads, known.row[2])

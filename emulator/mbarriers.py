@@ -1,16 +1,16 @@
 """Mbarriers: phases, arrivals and transaction bytes of one wave.
 
 Contract
-    A phase is complete when no arrival is pending and the transaction count is zero; the next phase then begins
-    with the same number of arrivals. Every mbarrier of the wave is a row of a table; operations name it by its
-    number there.
+    A phase is complete when no arrival is pending and the transaction count is zero; the next phase then
+    begins with the same number of arrivals. Every mbarrier of the wave is a row of a table; operations name
+    it by its number there.
 
-    Faults (`BarrierFault`): an mbarrier that is not there; one that is initialised or invalidated while it is in
-    use; arrivals beyond the phase's number; more bytes than the phase expects, once all arrivals have come
-    (before that, bytes may come ahead of their announcement); counts out of range.
+    Faults (`BarrierFault`): an mbarrier that is not there; one that is initialised or invalidated while it
+    is in use; arrivals beyond the phase's number; more bytes than the phase expects, once all arrivals have
+    come (before that, bytes may come ahead of their announcement); counts out of range.
 
-    `test_wait` waits like `try_wait`: neither ever says false. A kernel that looks at an mbarrier once and, on
-    false, does what lets the phase complete is outside the coverage.
+    `test_wait` waits like `try_wait`: neither ever says false. A kernel that looks at an mbarrier once and,
+    on false, does what lets the phase complete is outside the coverage.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ class Mbarriers:
 
     def numbers(self, offsets: Array) -> Array:
         """The numbers of the mbarriers at these offsets; -1 where there is none."""
-        return self._number[offsets // 8].astype(np.int64) - 1
+        numbers: Array = self._number[offsets // 8].astype(np.int64) - 1
+        return numbers
 
     def find(self, offsets: Array, group: Group, instruction: Instruction) -> Array:
         """The numbers of the mbarriers at these offsets."""

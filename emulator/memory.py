@@ -125,14 +125,16 @@ class WaveMemory:
         if inside.view(np.uint64).max() > self.shared_bytes - size or size > self.shared_bytes:
             wrong = (inside < 0) | (inside > self.shared_bytes - size)
             self.outside(at, size, int(np.argmax(wrong)), group, instruction)
-        return inside + cta * self.window
+        offsets: Array = inside + cta * self.window
+        return offsets
 
     def local_offsets(self, at: Array, size: int, group: Group, instruction: Instruction) -> Array:
         """Offsets in the region of all threads."""
         wrong = (at < 0) | (at > self.local_bytes - size)
         if wrong.any():
             self.outside(at, size, int(np.argmax(wrong)), group, instruction)
-        return at + group.threads * self.local_bytes
+        offsets: Array = at + group.threads * self.local_bytes
+        return offsets
 
     def resolve_generic(
         self, at: Array, size: int, group: Group, instruction: Instruction
@@ -235,8 +237,8 @@ class WaveMemory:
         if self.machine.program.layout.local_bytes == 0 and abs(address) < 1 << 28:
             low = address & ((1 << RANK_SHIFT) - 1)
             return (
-                f"shared memory of a CTA is {self.shared_bytes} bytes from {SHARED_START:#x}, and this is byte
-                " f"{low - SHARED_START} of it; no buffer lies here"
+                f"shared memory of a CTA is {self.shared_bytes} bytes from {SHARED_START:#x}, and this "
+                f"is byte {low - SHARED_START} of it; no buffer lies here"
             )
         closest, distance = "no buffer is near", 1 << 40
         for region in self.buffers:

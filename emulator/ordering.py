@@ -3,20 +3,21 @@
 Contract
     The rules are those of the PTX memory model, taken strictly:
 
-    - bar.sync and its kin order all that their threads did, at CTA scope. bar.arrive releases and acquires nothing.
+    - bar.sync and its kin order all that their threads did, at CTA scope. bar.arrive releases and acquires
+      nothing.
     - bar.warp.sync orders the lanes of a warp. No other warp-synchronous instruction does (shfl, vote, mma,
       ldmatrix), nor does running in lockstep: a lane that reads what another lane wrote needs it.
-    - barrier.cluster.arrive releases, wait acquires. With arrive.relaxed nothing is released but mbarriers that the
-      arriving thread initialised before a fence.mbarrier_init, and what precedes its fence.acq_rel or fence.sc
-      of cluster scope or wider.
-    - An arrival at an mbarrier releases, a wait acquires; both only inside the CTA of the mbarrier unless they
-      say .cluster or wider (the default is .cta). What st.async and bulk copies bring is ordered by a wait for
-      the phase that counts the bytes, and of what another CTA sends, by a wait at cluster scope. They release
-      nothing else of their thread.
-    - Atomics, loads and stores with .release and .acquire, at a scope that holds both threads, and so do relaxed
-      ones with a fence.acq_rel or fence.sc of the same thread before (release) or behind them (acquire). A fence of
-      another thread does not count, with a bar.sync in between or without: the usual pattern is bar.sync,
-      then one thread's fence and atomic, then its fence, then bar.sync.
+    - barrier.cluster.arrive releases, wait acquires. With arrive.relaxed nothing is released but mbarriers
+      that the arriving thread initialised before a fence.mbarrier_init, and what precedes its fence.acq_rel
+      or fence.sc of cluster scope or wider.
+    - An arrival at an mbarrier releases, a wait acquires; both only inside the CTA of the mbarrier unless
+      they say .cluster or wider (the default is .cta). What st.async and bulk copies bring is ordered by a
+      wait for the phase that counts the bytes, and of what another CTA sends, by a wait at cluster scope.
+      They release nothing else of their thread.
+    - Atomics, loads and stores with .release and .acquire, at a scope that holds both threads, and so do
+      relaxed ones with a fence.acq_rel or fence.sc of the same thread before (release) or behind them
+      (acquire). A fence of another thread does not count, with a bar.sync in between or without: the usual
+      pattern is bar.sync, then one thread's fence and atomic, then its fence, then bar.sync.
 """
 
 from __future__ import annotations
@@ -25,13 +26,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from emulator.clocks import Clocks, Row
+from emulator.clock_row import Row
+from emulator.clocks import Clocks
 from emulator.interface import Array, Group, Instruction
 from emulator.mbarrier_ordering import MbarrierOrdering
 from emulator.scopes import CLUSTER, GPU, scope
 
 if TYPE_CHECKING:
     from emulator.machine import Machine
+
 
 class Ordering:
     """The clocks of a wave, moved on by what its threads do."""
@@ -160,5 +163,5 @@ class Ordering:
         if lanes & mask != mask:
             return None
         released = row.copy()
-        self.clocks.add_lanes(released, warp, mask, when)
+        released.add_lanes(warp, mask, when)
         return released

@@ -16,24 +16,23 @@ from typing import Any
 import emulator.instructions
 from emulator.geometry import SPECIALS
 from emulator.interface import (
-    Address,
     Instruction,
     LaunchError,
-    Negated,
-    Operand,
     Operation,
-    Pair,
     PtxError,
     Register,
     Special,
     Symbol,
     Unsupported,
-    Vector,
     find_factory,
 )
 from emulator.kernel import Kernel, Module
 from emulator.layout import Layout
+from emulator.liveness import find_liveness, operand_registers
 from emulator.parse import parse
+
+_ONLY_ORDER = frozenset({"fence", "membar", "griddepcontrol", "nanosleep"})
+"""Instructions without a result that change nothing, and so may be in a loop that waits."""
 
 _SPIN_BLOCKS = 4
 """The most blocks of a loop that counts as waiting for something."""
@@ -128,7 +127,7 @@ def build(ptx: str, entry: str | None = None) -> Program:
                 registers[register.name] = len(kinds)
                 kinds.append(register.kind)
     program = Program(kernel, module.target, layout, blocks, registers, kinds, [])
-    _liveness(program)
+    find_liveness(program)
     for block in blocks:
         block.polls = block.polls and _is_spinning(program, block)
     return program
@@ -198,23 +197,8 @@ def _cut(kernel: Kernel) -> list[Block]:
 
 def _is_effect(instruction: Instruction, operation: Operation) -> bool:
     """Whether other threads can see that an instruction was executed."""
-    return not operation.text and (not operation.outputs or instruction.parts[0] == "atom")
-
-
-def operand_registers(operand: Operand) -> Iterable[Register]:
-    """The registers that an operand names."""
-    if isinstance(operand, Register):
-        yield operand
-    elif isinstance(operand, Negated):
-        yield operand.register
-    elif isinstance(operand, Address):
-        yield from operand_registers(operand.base)
-    elif isinstance(operand, Vector):
-        for element in operand.elements:
-            yield from operand_registers(element)
-    elif isinstance(operand, Pair):
-        yield from operand_registers(operand.first)
-        yield from operand_registers(operand.second)
+    name = instruction.parts[0]
+    return not operation.text and (not operation.outputs or name == "atom") and name not in _ONLY_ORDER
 
 
 def _registers(instruction: Instruction) -> Iterable[Register]:
@@ -224,56 +208,10 @@ def _registers(instruction: Instruction) -> Iterable[Register]:
         yield instruction.predicate
 
 
-def _liveness(program: Program) -> None:
-    """Fill in gathers and scatters, by the usual backward iteration over bit sets."""
-    number = program.registers
-    end = len(program.blocks)
-    exposed, written = [], []
-    for block in program.blocks:
-        up = down = 0
-        for step in block.steps:
-            reads = [r for operand, _ in step.operation.inputs for r in operand_registers(operand)]
-            writes = [r for operand, _ in step.operation.outputs for r in operand_registers(operand)]
-            if step.instruction.predicate is not None:
-                # What a predicated instruction does not write keeps its old value.
-                reads += [step.instruction.predicate, *writes]
-            for register in reads:
-                up |= (1 << number[register.name]) & ~down
-            for register in writes:
-                down |= 1 << number[register.name]
-        if block.condition is not None:
-            up |= (1 << number[block.condition[0].name]) & ~down
-        exposed.append(up)
-        written.append(down)
-
-    live = [0] * (end + 1)
-    changed = True
-    while changed:
-        changed = False
-        for block in reversed(program.blocks):
-            after = _after(block, live)
-            before = exposed[block.index] | (after & ~written[block.index])
-            if before != live[block.index]:
-                live[block.index] = before
-                changed = True
-    across = 0
-    for block in program.blocks:
-        scattered = written[block.index] & _after(block, live)
-        block.gathers = _bits(exposed[block.index])
-        block.scatters = _bits(scattered)
-        across |= scattered | exposed[block.index]
-    program.across = _bits(across)
-
-
-def _after(block: Block, live: list[int]) -> int:
-    after = 0
-    for following in block.successors():
-        after |= live[following]
-    return after
-
-
 def _is_spinning(program: Program, block: Block) -> bool:
-    """Whether a block is part of a loop that does nothing but look: a short way back to it without an effect."""
+    """Whether a block is in a loop that only looks: there is a short way back without an effect."""
+    if any(_is_effect(s.instruction, s.operation) and s.instruction.parts[0] != "atom" for s in block.steps):
+        return False
     ways = [(following, 1) for following in block.successors()]
     while ways:
         number, length = ways.pop()
@@ -285,15 +223,6 @@ def _is_spinning(program: Program, block: Block) -> bool:
         if not any(_is_effect(step.instruction, step.operation) for step in through.steps):
             ways += [(following, length + 1) for following in through.successors()]
     return False
-
-
-def _bits(bits: int) -> list[int]:
-    found = []
-    while bits:
-        low = bits & -bits
-        found.append(low.bit_length() - 1)
-        bits ^= low
-    return found
 
 
 emulator.instructions.load()

@@ -1,9 +1,9 @@
 """What is known about each 2 bytes of a region: who wrote them last and when, who has read them since.
 
 Contract
-    A granule is 2 aligned bytes. `stamps` holds the serial of the last write, 0 if there was none; bit 31 marks
-    writes that a barrier of the own CTA alone does not order (by other CTAs, and asynchronous ones), so
-    that one comparison with the CTA's last barrier tells for nearly every access that it is in order. The
+    A granule is 2 aligned bytes. `stamps` holds the serial of the last write, 0 if there was none; bit 31
+    marks writes that a barrier of the own CTA alone does not order (by other CTAs, and asynchronous ones),
+    so that one comparison with the CTA's last barrier tells for nearly every access that it is in order. The
     codes above all serials mark granules in flight and mbarriers. `owners`: the writing thread, or what
     `clocks` says about writers below 0.
 
@@ -30,7 +30,7 @@ IN_FLIGHT = np.uint32(0xFFFFFFFF)
 MBARRIER = np.uint32(0xFFFFFFFE)
 
 _LOG_LIMIT = 4_000_000
-"""Threads' reads in the list before they are written down anyway."""
+"""Reads in the list before they are written down anyway, or forgotten if nobody writes to the region."""
 
 
 @dataclass
@@ -61,19 +61,33 @@ class Rows:
 
 @dataclass
 class _Read:
+    """A read in the list. slots: of each element, or of all; foreign: some are of other CTAs' threads.
+
+    reach: what `Shadow._reach` says of it, once somebody has asked.
+    """
+
     serial: int
     rows: Rows
     threads: Array
     slots: Array | int
+    foreign: bool
+    reach: tuple[int, int] | None = None
 
 
 class Shadow:
-    """The shadow of one region. unwritten: whether its bytes count as never written at first."""
+    """The shadow of one region.
 
-    def __init__(self, region: Any, unwritten: bool, slots: int):
+    unwritten: whether its bytes count as never written at first. slots: of readers. window: bytes of a CTA in
+    the region of all CTAs, 0 for memory that is not divided.
+    """
+
+    def __init__(self, region: Any, unwritten: bool, slots: int, window: int = 0):
         self.region = region
+        self._window = window
         self.unwritten = unwritten
-        count = -(-region.nbytes // 16) * 8
+        # Accesses are aligned as addresses, which need not be multiples of 16 where the region begins.
+        self.shift = 0 if window else region.base % 16
+        count = -(-(region.nbytes + self.shift) // 16) * 8
         self.count = count
         self.stamps: Array | None = None
         self.owners: Array | None = None
@@ -92,56 +106,94 @@ class Shadow:
             self.stamps = sparse(self.count, np.uint32)
             self.owners = sparse(self.count, np.int32)
 
-    def take(self, table: Array, rows: Rows) -> Array:
-        """A table's values [rows, width]."""
+    def take(self, table: Array | None, rows: Rows) -> Array:
+        """A table's values [rows, width]; the table has to be there."""
+        assert table is not None
         return np.take(table.reshape(-1, rows.width), rows.index, axis=0)
 
-    def put(self, table: Array, rows: Rows, values: Any) -> None:
+    def put(self, table: Array | None, rows: Rows, values: Any) -> None:
         """Set a table's values: one for all, or one a row."""
+        assert table is not None
         if rows.width == 1:
             table[rows.index] = values
             return
-        # Pairs of granules at once: whole rows are several times slower.
-        pairs = table.view(np.uint64)
-        value = np.asarray(values, table.dtype)
-        twice = np.repeat(value.reshape(-1, 1), 2, axis=1).view(np.uint64)[:, 0]
-        first = rows.index * (rows.width // 2)
-        for i in range(rows.width // 2):
-            pairs[first + i] = twice if value.ndim else twice[0]
+        # Two or four granules at once: whole rows are several times slower. A complex number is only a word
+        # of 16 bytes here.
+        each, word = (4, np.complex128) if rows.width % 4 == 0 else (2, np.uint64)
+        words = table.view(word)
+        value = np.repeat(np.asarray(values, table.dtype).reshape(-1, 1), each, axis=1).view(word)[:, 0]
+        count = rows.width // each
+        first = rows.index * count if count > 1 else rows.index
+        for i in range(count):
+            words[first + i if i else first] = value if np.ndim(values) else value[0]
 
     # ---- reads -------------------------------------------------------------------------------------
 
     def log_read(self, serial: int, rows: Rows, threads: Array, slots: Array | int) -> None:
         """Remember a read by these threads, one an element."""
-        self._reads.append(_Read(serial, rows, threads, slots))
+        last = len(self._slots) - 1
+        foreign = slots == last if isinstance(slots, int) else bool((slots == last).any())
+        self._reads.append(_Read(serial, rows, threads, slots, foreign))
+        self._foreign |= foreign
         self._logged += len(rows.index)
-        foreign = len(self._slots) - 1
-        self._foreign |= slots == foreign if isinstance(slots, int) else bool((slots == foreign).any())
         if self._logged > _LOG_LIMIT:
-            self._write_down(0)
+            if self.stamps is None:
+                # An input, most likely: it may be huge, and tables for it too.
+                self._reads = self._reads[len(self._reads) // 2 :]
+                self._logged = sum(len(read.rows.index) for read in self._reads)
+            else:
+                self._write_down(0, None)
 
-    def _write_down(self, floor: int) -> None:
-        """Write the list into the slots, but for what is ordered before any access of its CTA by now."""
-        foreign = len(self._slots) - 1
-        for read in self._reads:
-            if read.serial <= floor and not isinstance(read.slots, int):
-                keep = read.slots == foreign
-                if not keep.any():
-                    continue
-            slots = read.rows.of_elements(read.slots) if not isinstance(read.slots, int) else None
-            threads = read.rows.of_elements(read.threads)
-            present = [read.slots] if slots is None else np.flatnonzero(np.bincount(slots)).tolist()
-            for slot in present:
-                entry = self._slots[slot]
-                if entry is None:
-                    entry = self._slots[slot] = (sparse(self.count, np.uint32), sparse(self.count, np.int32))
-                which = slice(None) if slots is None else slots == slot
-                part = Rows(read.rows.index[which], read.rows.width, None)
-                self.put(entry[0], part, read.serial)
-                self.put(entry[1], part, threads[which])
-                self._high[slot] = read.serial
-        self._reads.clear()
-        self._logged, self._foreign = 0, False
+    def _reach(self, rows: Rows) -> tuple[int, int]:
+        """The first and the last granule that some rows touch, within a CTA's window."""
+        first = rows.index * rows.width
+        if self._window:
+            first = first % (self._window // GRANULE)
+        return int(first.min()), int(first.max()) + rows.width - 1
+
+    def _write_down(self, floor: int, near: tuple[int, int] | None) -> None:
+        """Write reads from the list into the slots: those near some granules, None for all.
+
+        Those up to serial `floor` are ordered before any access of their CTA by now and are forgotten, but
+        for readers of other CTAs.
+        """
+        reads = [read for read in self._reads if read.serial > floor or read.foreign]
+        chosen = reads if near is None else self._near(reads, near)
+        # In order, and all that overlap together, so that a slot ends with the last reader.
+        for read in chosen:
+            self._put_read(read)
+        taken = {id(read) for read in chosen}
+        self._reads = [read for read in reads if id(read) not in taken]
+        self._logged = sum(len(read.rows.index) for read in self._reads)
+
+    def _near(self, reads: list[_Read], near: tuple[int, int]) -> list[_Read]:
+        """Those that reach some granules, or what others of them reach."""
+        low, high = near
+        count = -1
+        found: list[_Read] = []
+        while len(found) > count:
+            count, found = len(found), []
+            for read in reads:
+                read.reach = read.reach or self._reach(read.rows)
+                if read.reach[0] <= high and read.reach[1] >= low:
+                    found.append(read)
+            low = min([low, *(read.reach[0] for read in found if read.reach)])
+            high = max([high, *(read.reach[1] for read in found if read.reach)])
+        return found
+
+    def _put_read(self, read: _Read) -> None:
+        slots = None if isinstance(read.slots, int) else read.rows.of_elements(read.slots)
+        threads = read.rows.of_elements(read.threads)
+        present = [read.slots] if slots is None else np.flatnonzero(np.bincount(slots)).tolist()
+        for slot in present:
+            entry = self._slots[slot]
+            if entry is None:
+                entry = self._slots[slot] = (sparse(self.count, np.uint32), sparse(self.count, np.int32))
+            which = slice(None) if slots is None else slots == slot
+            part = Rows(read.rows.index[which], read.rows.width, None)
+            self.put(entry[0], part, read.serial)
+            self.put(entry[1], part, threads[which])
+            self._high[slot] = max(self._high[slot], read.serial)
 
     def readers(
         self, rows: Rows, thresholds: Array, floor: int, lowest: int
@@ -154,7 +206,7 @@ class Shadow:
         if not self._reads and not any(self._high):
             return []
         if self._reads and (self._foreign or self._reads[-1].serial > min(floor, lowest)):
-            self._write_down(floor)
+            self._write_down(floor, self._reach(rows))
         found = []
         foreign = len(self._slots) - 1
         for slot, entry in enumerate(self._slots):

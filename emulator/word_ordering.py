@@ -6,14 +6,14 @@ import copy
 
 import numpy as np
 
-from emulator.clocks import Row
+from emulator.clock_row import Row
 from emulator.interface import Access, Array
 from emulator.ordering import Ordering
 from emulator.scopes import CLUSTER, CTA, GPU, scope
 
 
 def strength(access: Access) -> int:
-    """The scope of a strong access, 0 for a weak one. Atomics, and ld.volatile, count for the whole device."""
+    """The scope of a strong access, 0 for a weak one. Without a scope it is the whole device."""
     instruction = access.instruction
     strong = ("relaxed", "acquire", "release", "acq_rel", "volatile", "mmio")
     if access.kind == "atomic" or (instruction.parts[0] in ("ld", "st") and instruction.has(*strong)):

@@ -1,7 +1,7 @@
-"""The workshop's command line: `python -m generator generate | list | compile | schema`.
+"""The workshop's command line: `python -m generator generate | list | compile | verify | schema`.
 
-Exit status: 0 where all is well, 1 where something is stale, does not compile or contradicts its contract,
-2 for a wrong call or spec.
+Exit status: 0 where all is well, 1 where something is stale, does not compile, computes something else or
+contradicts its contract, 2 for a wrong call or spec.
 Tables go to standard output, progress and errors to standard error; `--json` gives tables to a program.
 """
 
@@ -11,7 +11,7 @@ import dataclasses
 import json
 import re
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -176,6 +176,47 @@ def compile_(
     out.print(table)
 
 
+@app.command("verify")
+def verify_(
+    spec: SpecOption = SPEC,
+    device: Annotated[str, typer.Option("--device", help="emulator or cuda.")] = "emulator",
+    seed: Annotated[
+        int | None, typer.Option("--seed", min=0, help="Other contents, and another order of execution.")
+    ] = None,
+    stats: Annotated[bool, typer.Option("--stats", help="Also count what the emulator runs.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Run every variant, on the CPU's emulator or on a GPU, against float64 attention."""
+    # These bring in PyTorch and the emulator, for which the other commands have no use.
+    from generator import verify
+
+    if device not in verify.DEVICES:
+        _refuse(f"--device: {device!r} is no device; allowed: {', '.join(verify.DEVICES)}")
+    if device == "cuda" and stats:
+        _refuse("--stats: only --device emulator counts what it runs")
+    if not verify.available(device):
+        _refuse("--device: cuda needs a CUDA device, and this machine has none; --device emulator does not")
+    plan = _plan(spec)
+    outcomes: list[verify.Outcome] = []
+
+    def progress(next_run: str) -> None:
+        status.update(f"verifying {next_run}")
+
+    with tempfile.TemporaryDirectory() as name, err.status("verifying") as status:
+        files.write(render(plan, spec.name), Path(name))
+        for outcome in verify.verify(plan, Path(name), device, seed=seed, count=stats, progress=progress):
+            outcomes.append(outcome)
+            if outcome.message:
+                where = f"{outcome.module}.{outcome.variant}, {outcome.problem}: {outcome.verdict}"
+                err.print(f"{where}\n{outcome.message}", highlight=False, markup=False, soft_wrap=True)
+    if as_json:
+        print(json.dumps([dataclasses.asdict(outcome) for outcome in outcomes], indent=2))
+    else:
+        _show(outcomes)
+    if any(outcome.verdict != verify.OK for outcome in outcomes):
+        raise typer.Exit(1)
+
+
 @app.command("schema")
 def schema_(
     path: Annotated[Path, typer.Option("--out", help="The file to write.")] = schema.PATH,
@@ -188,6 +229,24 @@ def schema_(
 def main() -> None:
     """Run the command line."""
     app()
+
+
+def _show(outcomes: Sequence[Any]) -> None:
+    """Tables of what `verify` found."""
+    table = Table("kernel", "problem", "worst error, ulps", "s", "verdict")
+    for o in outcomes:
+        error = "-" if o.ulps is None else f"{o.ulps:.2f}"
+        style = "green" if o.verdict == "ok" else "bold red"
+        table.add_row(
+            f"{o.module}.{o.variant}", o.problem, error, f"{o.seconds:.2g}", f"[{style}]{o.verdict}[/]"
+        )
+    out.print(table)
+    counted = [o for o in outcomes if o.counts]
+    if counted:
+        table = Table("the launch's", *(f"{o.module}.{o.variant}\n{o.problem}" for o in counted))
+        for name in counted[0].counts:
+            table.add_row(name, *(f"{o.counts[name]:,}" for o in counted))
+        out.print(table)
 
 
 def _plan(spec: Path) -> Plan:

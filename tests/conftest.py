@@ -1,8 +1,16 @@
-"""Fixtures of all tests."""
+"""Fixtures of all tests, and the marker of those that need a GPU."""
 
 import pytest
+import torch
 
 from tests.device import ARCHITECTURES, compile_kernel, run
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs a GPU itself, `@pytest.mark.cuda("what it needs of it")`, where there is none."""
+    marker = item.get_closest_marker("cuda")
+    if marker is not None and not torch.cuda.is_available():
+        pytest.skip(f"no CUDA device: {marker.args[0]}")
 
 
 @pytest.fixture(params=ARCHITECTURES)

@@ -23,6 +23,9 @@ from verification.attention import HEAD_DIM, HEADS_PER_KV, PAGE_SIZE, TOKENS, Pa
 MODEL_SCALE = 0.68413
 """A model's softmax scale for q and k that have been RMS-normalised: no logit is beyond 44."""
 
+FLAT_SCALE = 0.125
+"""With the same q and k nearly every key counts, so that one key too many or too few shows in any context."""
+
 INT_MAX = 2**31 - 1
 
 

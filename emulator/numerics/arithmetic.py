@@ -23,7 +23,7 @@ def _software(operation: str, round_to: str, ftz: bool, a: Array, b: Array) -> A
     if ftz:
         a, b = environment.flushed(a), environment.flushed(b)
     if round_to == "rn" and not ftz:
-        return getattr(np, {"add": "add", "sub": "subtract", "mul": "multiply"}[operation])(a, b)
+        return _ufunc(operation)(a, b)
     x, y = a.astype(np.float64), b.astype(np.float64)
     exact = x * y if operation == "mul" else rounding.odd_sum(x, y if operation == "add" else -y, round_to)
     return _finish(exact, round_to, ftz)
@@ -35,16 +35,17 @@ def _finish(exact: Array, round_to: str, ftz: bool) -> Array:
     return rounding.flush_exact(result, exact, round_to) if ftz else result
 
 
-_UFUNCS = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
+def _ufunc(operation: str) -> Callable[..., Array]:
+    return {"add": np.add, "sub": np.subtract, "mul": np.multiply}[operation]
 
 
 def _binary(operation: str, round_to: str, ftz: bool, a: Array, b: Array) -> Array:
     processor = environment.processor
     if round_to == "rn" and not ftz:
-        return canonical(_UFUNCS[operation](a, b))
+        return canonical(_ufunc(operation)(a, b))
     if processor is None:
         return canonical(_software(operation, round_to, ftz, a, b))
-    result = processor.run(round_to, ftz, _UFUNCS[operation], a, b)
+    result = processor.run(round_to, ftz, _ufunc(operation), a, b)
     return canonical(result)
 
 
@@ -71,7 +72,8 @@ def fma(a: Array, b: Array, c: Array, *, rounding: str = "rn", ftz: bool = True)
 def _fma(a: Array, b: Array, c: Array, round_to: str, ftz: bool) -> Array:
     processor = environment.processor
     if round_to == "rn" and ftz and processor is not None:
-        return processor.run("rn", True, _fused_f32, a, b, c)
+        fused: Array = processor.run("rn", True, _fused_f32, a, b, c)
+        return fused
     if ftz:
         a, b, c = (environment.flushed(x) for x in (a, b, c))
     if round_to == "rn":
@@ -135,7 +137,8 @@ def absolute(x: Array, *, ftz: bool = True) -> Array:
 
 
 def _number(a: Array, b: Array) -> Array:
-    return (a == a) & (b == b)
+    both: Array = (a == a) & (b == b)
+    return both
 
 
 COMPARISONS: dict[str, Callable[[Array, Array], Array]] = {

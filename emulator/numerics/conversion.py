@@ -28,6 +28,7 @@ LIMITS = {
 def to_bf16(x: Array, *, rounding: str = "rn", relu: bool = False) -> Array:
     """`cvt.rn.bf16.f32`, `cvt.rz.bf16.f32`: subnormals are kept. relu: what is negative becomes +0."""
     bits = bits_of(x)
+    rounded: Array
     if rounding == "rn":
         # Half a unit, less one if even; may carry into the exponent, and as far as infinity.
         rounded = (bits + (np.uint32(0x7FFF) + ((bits >> 16) & np.uint32(1)))) >> 16

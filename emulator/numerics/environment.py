@@ -16,8 +16,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-Array = np.ndarray
+Array = NDArray[Any]
 
 CANONICAL_NAN = np.uint32(0x7FFFFFFF)
 """What the device's FP32 arithmetic gives for every NaN."""
@@ -56,7 +57,7 @@ class Processor:
                 self._wanted[rounding, flush] = wanted
         self._check()
 
-    def run(self, rounding: str, flush: bool, operation: Callable[..., Array], *operands: Array) -> Array:
+    def run(self, rounding: str, flush: bool, operation: Callable[..., Any], *operands: Any) -> Any:
         """operation(*operands) with this rounding and flushing; whatever was set before is set again."""
         before = _Environment()
         self._get(before)
@@ -109,7 +110,8 @@ _ONE = np.float32(1)
 def flushed(x: Array) -> Array:
     """FP32 numbers with subnormals replaced by zeros of their sign; the bits of a NaN may change."""
     if processor is not None:
-        return processor.run("rn", True, np.multiply, x, _ONE)
+        product: Array = processor.run("rn", True, np.multiply, x, _ONE)
+        return product
     bits = bits_of(x)
     small = (bits & MAGNITUDE) < SMALLEST_NORMAL
     return from_bits(np.where(small, bits & SIGN, bits)) if small.any() else x

@@ -11,11 +11,8 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
 from emulator.numerics import arithmetic, conversion, functions, pairs
-
-Array = np.ndarray
+from emulator.numerics.environment import Array
 
 
 class UnknownOpcode(Exception):
@@ -42,7 +39,7 @@ _APPROXIMATE = {
     "sin": functions.sin,
     "cos": functions.cos,
 }
-_ARITHMETIC = {
+_ARITHMETIC: dict[str, tuple[Callable[..., Array], int]] = {
     "add": (arithmetic.add, 2),
     "sub": (arithmetic.sub, 2),
     "mul": (arithmetic.mul, 2),
@@ -75,7 +72,7 @@ _PAIRS: dict[tuple[str, ...], tuple[Callable[..., Array], int]] = {
 def find(opcode: str) -> Function:
     """The function of an opcode as it stands in PTX. Raises UnknownOpcode."""
     name, *parts = opcode.split(".")
-    handler = {
+    handlers: dict[str, Callable[[str, str, list[str]], Function]] = {
         **dict.fromkeys(_ARITHMETIC, _arithmetic),
         **dict.fromkeys(_EXTREMA, _extremum),
         **dict.fromkeys(_SIGNS, _sign),
@@ -84,7 +81,8 @@ def find(opcode: str) -> Function:
         "div": _divide,
         "setp": _compare,
         "cvt": _convert,
-    }.get(name)
+    }
+    handler = handlers.get(name)
     if handler is None or not parts:
         raise UnknownOpcode(f"{opcode}: not an instruction on floats")
     if parts[-1] == "bf16x2" and handler is not _convert:

@@ -1,8 +1,7 @@
-"""The generated cluster kernel as a subject of the emulator's tests: its PTX with line information, and a launch."""
+"""The generated cluster kernel as a subject of the emulator's tests: its PTX, and a launch."""
 
 import functools
 import re
-import tempfile
 from pathlib import Path
 
 import torch
@@ -10,8 +9,9 @@ import torch
 import emulator
 from emulator.interface import EmulatorError
 from generator.compiled import load_module
-from verification.problems import Problem
 from verification.attention import Partition
+from verification.problems import Problem
+from verification.runner import kernel_ptx
 
 GENERATED = Path(__file__).resolve().parents[2] / "generated" / "attn2.py"
 
@@ -22,12 +22,9 @@ def module():
     return load_module(GENERATED)
 
 
-@functools.cache
 def cluster_ptx() -> str:
     """PTX of its cluster variant, each instruction with its line in the generated file."""
-    with tempfile.TemporaryDirectory() as folder:
-        options = f"--keep-ptx --generate-line-info --dump-dir {folder}"
-        return str(module().compile_attn2("cluster", arch="sm_90a", options=options).artifacts.PTX)
+    return kernel_ptx(module(), "cluster")
 
 
 def partition() -> Partition:
@@ -48,7 +45,7 @@ def run_cluster(problem: Problem, ptx: str | None = None, **more) -> torch.Tenso
     )
     emulator.launch(
         ptx or cluster_ptx(),
-        grid=(kernel.cluster * kernel.row_groups * call.requests, call.kv_heads),
+        grid=kernel.grid(call.requests, call.kv_heads),
         cluster=kernel.cluster,
         block=32 * kernel.warps,
         shared_bytes=kernel.shared_bytes,

@@ -214,8 +214,12 @@ def test_matches():
 
 
 def test_the_active_lanes():
-    body = "mov.u32 %r1, %laneid; setp.lt.u32 %p1, %r1, 3; @%p1 bra FEW; bra MANY; FEW: activemask.b32 %r9; bra END;"
-    body += "MANY: activemask.b32 %r9; END:"
+    body = """
+    mov.u32 %r1, %laneid; setp.lt.u32 %p1, %r1, 3; @%p1 bra FEW; bra MANY;
+    FEW: activemask.b32 %r9; bra END;
+    MANY: activemask.b32 %r9;
+    END:
+    """
     np.testing.assert_array_equal(run(body), np.where(LANES < 3, 7, 0xFFFFFFF8))
 
 

@@ -121,7 +121,12 @@ def test_barriers_against_their_rules():
 
 
 def test_a_barrier_under_a_branch():
-    body = "mov.u32 %r1, %laneid; setp.lt.u32 %p1, %r1, 16; @%p1 bra A; bar.sync 0; bra B; A: bar.sync 0; B: ret;"
+    body = """
+    mov.u32 %r1, %laneid; setp.lt.u32 %p1, %r1, 16; @%p1 bra A;
+    bar.sync 0; bra B;
+    A: bar.sync 0;
+    B: ret;
+    """
     said = raised(Divergence, body)
     assert "16 of the 32 threads of a warp are at bar.sync" in said
 
@@ -181,6 +186,30 @@ def test_spinning_on_global_memory(seed, threads):
     np.testing.assert_array_equal(out, np.repeat([41, 5], threads))
 
 
+@pytest.mark.parametrize("pause", ["nanosleep.u32 20;", "fence.acq_rel.gpu;"])
+def test_spinning_with_a_pause(pause):
+    """Even where the loop's blocks come first, those who are waited for get their turn."""
+    body = FLAG.replace("@%p2 bra SPIN;", f"@!%p2 bra SEEN; {pause} bra SPIN; SEEN:")
+    launch(body + "ret;", np.zeros(2, np.uint32), grid=2, resident=2)
+
+
+def test_a_work_queue_is_no_spinning():
+    """A loop around an atomic that does something runs as often as it likes."""
+    body = """
+    ld.param.u64 %rd1, [a0];
+    NEXT: atom.global.add.u32 %r1, [%rd1], 1; st.global.b32 [%rd1+4], %r1;
+    setp.lt.u32 %p1, %r1, 5000; @%p1 bra NEXT; ret;
+    """
+    data = np.zeros(2, np.uint32)
+    launch(body, data, threads=1)
+    assert data.tolist() == [5001, 5000]
+
+
+def test_a_loop_without_end(monkeypatch):
+    monkeypatch.setattr("emulator.machine._PATIENCE", 1000)
+    assert "1000 blocks ran" in raised(Livelock, "L: add.s32 %r1, %r1, 1; bra L;")
+
+
 def test_a_livelock():
     said = raised(
         Livelock,
@@ -194,7 +223,7 @@ def test_a_livelock():
 
 def test_a_grid_that_does_not_fit_in_one_wave_cannot_wait_for_the_next():
     flag = np.zeros(2, np.uint32)
-    assert "poll" in raised(Livelock, FLAG + "ret;", flag, grid=2, threads=1, resident=1)
+    assert "polling" in raised(Livelock, FLAG + "ret;", flag, grid=2, threads=1, resident=1)
 
 
 def test_the_last_to_arrive():
@@ -312,9 +341,8 @@ def test_observers_see_blocks_barriers_and_exits():
         ("begin", 64),
         ("block", 0, 64),
         ("fence", "fence.acq_rel.gpu"),
-        ("block", 1, 64),
         ("cta", 64, 64, "bar.sync"),
-        ("block", 2, 64),
+        ("block", 1, 64),
         ("store", "global", "argument 0", 8, 64),
         ("exit", 64),
         ("end",),

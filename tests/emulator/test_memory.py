@@ -86,7 +86,8 @@ def test_alignment():
 
 def test_an_address_cut_to_32_bits_is_outside():
     data = np.zeros(64, np.uint32)
-    body = "ld.param.u64 %rd1, [a0]; cvt.u32.u64 %r1, %rd1; cvt.u64.u32 %rd1, %r1; ld.global.b32 %r1, [%rd1]; ret;"
+    body = "ld.param.u64 %rd1, [a0]; cvt.u32.u64 %r1, %rd1; cvt.u64.u32 %rd1, %r1;"
+    body += "ld.global.b32 %r1, [%rd1]; ret;"
     fault(body, data)
 
 
@@ -178,7 +179,8 @@ def test_the_same_array_twice_is_one_buffer():
     launch(body, data, data)
     np.testing.assert_array_equal(data, LANES + 1)
     out = np.zeros(1, np.uint32)
-    body = "ld.param.u64 %rd1, [a1]; ld.param.u64 %rd2, [a2]; setp.eq.u64 %p1, %rd1, %rd2; selp.b32 %r9, 1, 0, %p1;"
+    body = "ld.param.u64 %rd1, [a1]; ld.param.u64 %rd2, [a2]; setp.eq.u64 %p1, %rd1, %rd2;"
+    body += "selp.b32 %r9, 1, 0, %p1;"
     launch(body + store("%r9") + "ret;", out, data, data, threads=1)
     assert out[0] == 1
 
@@ -445,6 +447,9 @@ def test_float_constants():
     out = np.zeros(32, np.float32)
     launch(body + store("%r9") + "ret;", out)
     assert (out == 3.0).all()
+    body = "mov.f32 %r1, 1.5; setp.lt.f32 %p1, %r1, 2.5; selp.f32 %r9, -0.75, 1.0, %p1;"
+    launch(body + store("%r9") + "ret;", out)
+    assert (out == -0.75).all()
     one = np.ones(4, np.float32)
     assert (apply("mul.rn.ftz.f32", np.float32, one, extra=", 0f40400000") == 3.0).all()
     assert (apply("fma.rn.ftz.f32", np.float32, one, extra=", 2.0, 0.5") == 2.5).all()

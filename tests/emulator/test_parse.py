@@ -138,6 +138,7 @@ def test_debug_sections_and_functions_are_skipped():
         ("5 mov;", "an instruction expected"),
         ("ADD.s32 %r0, %r1, %r2;", "is not an opcode"),
         ("mov.b32 %r0, {%r1, ;", "an operand expected"),
+        ("mov.b32 %r0, 08;", "08 is not a number"),
     ],
 )
 def test_what_is_not_ptx(body, said):
@@ -155,7 +156,7 @@ def test_text_that_ends_early(cut):
 
 
 def test_no_kernel():
-    with pytest.raises(PtxError, match="no .entry"):
+    with pytest.raises(PtxError, match=r"no \.entry"):
         parse(HEAD)
 
 

@@ -1,12 +1,12 @@
-"""Faults planted in the PTX of real kernels, one at a time: found, named, at the right place. And no false alarm."""
+"""Faults planted in the PTX of real kernels are found, named, in the right place. And no false alarm."""
 
-import dataclasses
 import functools
 
 import numpy as np
 import pytest
 import torch
 
+import emulator
 from emulator.interface import (
     BarrierFault,
     Deadlock,
@@ -18,9 +18,9 @@ from emulator.interface import (
 from tests.device import compile_kernel
 from tests.emulator import handwritten
 from tests.emulator.subjects import cluster_ptx, edited, line_of, partition, run_cluster, stage_of
-from verification.problems import Layout, Problem, make_problem
-from verification.attention import PAGE_SIZE, assert_close
 from tests.stages.push.test_dsmem import Pushing
+from verification.attention import PAGE_SIZE, assert_close
+from verification.problems import Layout, Problem, make_problem
 
 SEEDS = [None, *range(19)]
 
@@ -48,31 +48,28 @@ def plant(kind: type[EmulatorError], match: str, ptx: str, at: str, stage: str, 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_cluster_kernel_is_clean(seed):
     """No report, and the right numbers, in any order."""
-    out = run_cluster(problem(), seed=seed)
-    assert_close(out, problem().expected(partition()))
+    given = make_problem([40], max_seq_len=1024)
+    assert_close(run_cluster(given, seed=seed), given.expected(partition()))
 
 
 @pytest.mark.parametrize("lengths", [[2048], [0, 5, 1030, 8]])
 def test_the_cluster_kernel_is_clean_at_other_lengths(lengths):
     """All steps of a warp, padding, rows without a key."""
-    given = make_problem(lengths, max_seq_len=2048, kv_heads=len(lengths) % 3)
-    for seed in (None, 0, 1):
+    given = make_problem(lengths, max_seq_len=2048)
+    for seed in (None, 0):
         assert_close(run_cluster(given, seed=seed), given.expected(partition()))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("cluster", [1, 4, 16])
 def test_the_push_is_clean(cluster, seed):
-    """Clusters of every kind, one warp and several."""
-    for warps in (1, 4):
-        kernel = Pushing(cluster, warps)
-        run_push(kernel, compile_kernel(kernel, "sm_90a").ptx, seed=seed)
+    """Clusters of one CTA, of some and of the most."""
+    kernel = Pushing(cluster, 4)
+    run_push(kernel, compile_kernel(kernel, "sm_90a").ptx, seed=seed)
 
 
 def run_push(kernel: Pushing, ptx: str, **more) -> np.ndarray:
     """The push's micro-kernel on numbers that are all different."""
-    import emulator
-
     where = kernel.where
     given = np.arange(2 * kernel.cluster * 16 * 66, dtype=np.uint32)
     out = np.zeros_like(given)
@@ -191,10 +188,10 @@ def test_a_wait_at_cta_scope():
 def test_a_cta_that_ends_too_early(seed):
     """Nobody waits, and the CTA's memory goes while its peers still send."""
     ptx = edited(r"\{ \.reg \.pred done; WAIT_0:.*\}", "ret;")
-    with pytest.raises((UnfinishedAsync, MemoryFault), match="CTA ends|exited") as caught:
+    with pytest.raises((UnfinishedAsync, MemoryFault), match=r"CTA ends|exited") as caught:
         run_cluster(problem(), ptx, seed=seed)
     assert stage_of(caught.value) == "stages/push/dsmem.py"
-    with pytest.raises((UnfinishedAsync, MemoryFault), match="CTA ends|exited"):
+    with pytest.raises((UnfinishedAsync, MemoryFault), match=r"CTA ends|exited"):
         kernel = Pushing(4, 4)
         push = edited(r"\{ \.reg \.pred done; WAIT_0:.*\}", "ret;", compile_kernel(kernel, "sm_90a").ptx)
         run_push(kernel, push, seed=seed)
@@ -262,7 +259,7 @@ def test_a_table_entry_past_the_end():
     above = "\n".join(cluster_ptx().splitlines()[:first])
     clamp = above[above.rindex("add.s32") :].split(";")[0]
     assert clamp.endswith(", -1")
-    ptx = edited(clamp.replace("%", "%"), clamp[: -len("-1")] + "0")
+    ptx = edited(clamp, clamp[: -len("-1")] + "0")
     error = plant(
         MemoryFault,
         "behind the end of argument 3",
@@ -279,7 +276,7 @@ def test_a_page_too_many():
     given = make_problem([48], max_seq_len=1024)
     given.block_table[0, 48 // PAGE_SIZE] = -1
     run_cluster(given)
-    ptx = edited(r"add\.s32 (%r\d+), (%r\d+), 15;", r"add.s32 \1, \2, 16;")
+    ptx = edited(r"add\.s32\s+(%r\d+), (%r\d+), 15;", r"add.s32 \1, \2, 16;")
     with pytest.raises(MemoryFault, match="argument 2") as caught:
         run_cluster(given, ptx)
     assert stage_of(caught.value) == "stages/pages/register_prefetch.py"
@@ -287,18 +284,22 @@ def test_a_page_too_many():
 
 
 @pytest.mark.parametrize(
-    ("select", "constant"),
-    [(r"selp\.f32 (%r\d+), (%r\d+), 0fFF800000, (%p\d+);", "scores"), (r"selp\.b32 (%r\d+), (-?6553[56]), 0, (%p\d+);", "values")],
-    ids=["scores", "values"],
+    ("half", "select"),
+    [
+        ("k", r"selp\.f32\s+(%r\d+), (%r\d+), 0fFF800000, (%p\d+);"),
+        ("v", r"selp\.b32\s+(%r\d+), (-?6553[56]), 0, (%p\d+);"),
+    ],
 )
-def test_a_masked_slot_that_is_computed_with(select, constant):
-    """Poison in slots that no row sees comes out in the numbers."""
+def test_a_masked_slot_that_is_computed_with(half, select):
+    """Poison in slots that no row sees comes out in the numbers: no check sees it, the reference does."""
     ptx = edited(select, r"selp.b32 \1, \2, \2, \3;", count=None)
-    layout = {"scores": Layout(v_poison=0.0), "values": Layout(k_poison=0.0)}[constant]
-    given = dataclasses.replace(make_problem([13], max_seq_len=1024, layout=layout))
-    want = given.expected(partition())
-    assert_close(run_cluster(given), want)
-    assert torch.isnan(run_cluster(given, ptx).float()).any()
+    layout = Layout(v_poison=0.0) if half == "k" else Layout(k_poison=0.0)
+    given = make_problem([13], max_seq_len=1024, layout=layout)
+    assert_close(run_cluster(given), given.expected(partition()))
+    out = run_cluster(given, ptx)
+    assert torch.isnan(out.float()).any()
+    with pytest.raises(AssertionError):
+        assert_close(out, given.expected(partition()))
 
 
 def test_what_is_planted_is_all_that_is_wrong():

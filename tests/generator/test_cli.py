@@ -1,15 +1,12 @@
 """The command line, run as a user runs it, in a copy of the checkout."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+from tests.generator.command import ROOT, copy_checkout, run
+
 TWO_MORE = """
       half_cluster:
         skeleton: cluster
@@ -29,21 +26,7 @@ TWO_MORE = """
 @pytest.fixture
 def checkout(tmp_path):
     """A copy of what the generator reads and writes."""
-    for name in ("stages", "variants", "generator", "generated"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "spec.yaml", tmp_path)
-    return tmp_path
-
-
-def run(folder, *arguments, **environment):
-    return subprocess.run(
-        [sys.executable, "-m", "generator", *arguments],
-        cwd=folder,
-        env={**os.environ, "COLUMNS": "200", "PYTHONDONTWRITEBYTECODE": "1", **environment},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    return copy_checkout(tmp_path)
 
 
 def snapshot(folder):

@@ -16,11 +16,10 @@ import numpy as np
 import torch
 
 from tests import device
-from tests.golden import attention, store
+from tests.golden import attention, store, survey
 from tests.golden.case import Case
 from tests.golden.instruction_cases import instruction_cases
 from tests.golden.stage_cases import stage_cases
-from tests.golden.survey import survey
 
 
 def machine(date: str) -> dict[str, str]:
@@ -73,7 +72,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for the recordings")
     parser.add_argument("--date", default=datetime.date.today().isoformat(), help="date to note")
     parser.add_argument(
-        "--survey", type=Path, help="also write exhaustive tables here: 20 MB, for whoever models them"
+        "--survey", type=Path, help="also write exhaustive tables here: 1.2 MB, for whoever models them"
     )
     options = parser.parse_args()
     if not torch.cuda.is_available():
@@ -95,9 +94,12 @@ def main() -> None:
         digests[batch.name] = {"sources": attention.source_digest(), "inputs": batch.inputs_digest()}
         print(f"{batch.name}: {arrays[f'{batch.name}.0'].nbytes} bytes", flush=True)
     store.save(options.out, "attention", arrays)
-    store.save_facts(options.out, {"machine": machine(options.date), "cases": digests})
+    exhaustive = survey.digests(survey.on_device)
+    store.save_facts(
+        options.out, {"machine": machine(options.date), "cases": digests, "exhaustive": exhaustive}
+    )
     if options.survey:
-        survey(options.survey)
+        survey.save_tables(options.survey)
 
 
 if __name__ == "__main__":

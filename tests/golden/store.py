@@ -63,5 +63,8 @@ def save_facts(folder: Path, facts: dict[str, Any]) -> None:
 
 
 def facts(folder: Path = FOLDER) -> dict[str, Any]:
-    """What made the recordings: `machine`, and by case `sources`, `inputs` and `ptx` (sha256)."""
+    """What made the recordings, `machine`; by case the digests `sources`, `inputs` and `ptx`; `exhaustive`.
+
+    The last are digests of all results of a range of arguments: `tests.golden.survey`.
+    """
     return json.loads((folder / FACTS).read_text(encoding="utf-8"))

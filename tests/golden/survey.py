@@ -1,9 +1,10 @@
-"""Exhaustive tables of the approximate functions, to fit a model to: not kept with the recordings.
+"""Every mantissa of the tabulated functions: digests to compare with, and the tables, to fit a model to.
 
-One file a function; in it, for each range of arguments, what the device gives for every FP32 number in
-ascending order of bits, less the correctly rounded bits (`tests.golden.baselines`), as int8 where it fits.
+A range of arguments is all FP32 numbers from one on, in ascending order of bits.
 """
 
+import hashlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,33 +18,44 @@ CHUNK = 1 << 20
 """Arguments of one launch."""
 
 RANGES = {
-    # function: {name: (first bits, how many)}
-    "exp2": {
-        "half": (0x3F000000, 1 << 23),
-        "one": (0x3F800000, 1 << 23),
-        "minus_half": (0xBF000000, 1 << 23),
-        "small": (0x3B000000, 1 << 23),
-    },
-    "reciprocal": {"one": (0x3F800000, 1 << 23)},
-    "rsqrt": {"one": (0x3F800000, 1 << 24)},
+    # (function, name): (first bits, how many)
+    ("exp2", "half"): (0x3F000000, 1 << 23),
+    ("exp2", "one"): (0x3F800000, 1 << 23),
+    ("exp2", "minus_half"): (0xBF000000, 1 << 23),
+    ("exp2", "small"): (0x3B000000, 1 << 23),
+    ("reciprocal", "one"): (0x3F800000, 1 << 23),
+    ("rsqrt", "one"): (0x3F800000, 1 << 24),
 }
 
 
-def _differences(op: str, first: int, count: int) -> np.ndarray:
-    parts = []
+def chunks(first: int, count: int) -> Iterator[np.ndarray]:
+    """The arguments of a range, FP32, a chunk at a time."""
     for start in range(first, first + count, CHUNK):
-        x = np.arange(start, start + CHUNK, dtype=np.uint32).view(np.float32)
-        (got,) = device.run(Elementwise(op, 1, CHUNK), [x[None], out(np.uint32, CHUNK)])
-        parts.append((got - getattr(baselines, op)(x)).view(np.int32))
-    whole = np.concatenate(parts)
-    print(f"{op} from {first:#x}: {whole.min()} .. {whole.max()}", flush=True)
-    return whole.astype(np.int8) if np.abs(whole).max() < 128 else whole
+        yield np.arange(start, start + CHUNK, dtype=np.uint32).view(np.float32)
 
 
-def survey(folder: Path) -> None:
-    """Write the ranges of each function as `<function>.npz` into a folder."""
+def digests(evaluate: Callable[[str, np.ndarray], np.ndarray]) -> dict[str, str]:
+    """sha256 of each range's results. evaluate(function, arguments) gives their bits (uint32)."""
+    found = {}
+    for (op, name), place in RANGES.items():
+        digest = hashlib.sha256()
+        for x in chunks(*place):
+            digest.update(np.ascontiguousarray(evaluate(op, x), "<u4").tobytes())
+        found[f"{op}_{name}"] = digest.hexdigest()
+    return found
+
+
+def on_device(op: str, x: np.ndarray) -> np.ndarray:
+    """The bits that the GPU gives for a chunk of arguments."""
+    (got,) = device.run(Elementwise(op, 1, CHUNK), [x[None], out(np.uint32, CHUNK)])
+    return got
+
+
+def save_tables(folder: Path) -> None:
+    """Write `<function>_<range>.npz`: results less the correctly rounded ones (`baselines`), as int8."""
     folder.mkdir(parents=True, exist_ok=True)
-    for op, ranges in RANGES.items():
-        np.savez_compressed(
-            folder / f"{op}.npz", **{name: _differences(op, *r) for name, r in ranges.items()}
-        )
+    for (op, name), place in RANGES.items():
+        parts = [(on_device(op, x) - getattr(baselines, op)(x)).view(np.int32) for x in chunks(*place)]
+        difference = np.concatenate(parts)
+        assert np.abs(difference).max() < 128, f"{op}_{name} is further off than any model will explain"
+        np.savez_compressed(folder / f"{op}_{name}.npz", difference=difference.astype(np.int8))

@@ -25,13 +25,6 @@ EPILOGUES = {"cluster": "norm_gate", "cluster8": "norm_gate", "cluster_plain": "
 """The variants under test, and how each finishes its rows."""
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what needs a GPU itself, `@pytest.mark.cuda("what it needs of it")`, where there is none."""
-    marker = item.get_closest_marker("cuda")
-    if marker is not None and not GPU:
-        pytest.skip(f"no CUDA device: {marker.args[0]}")
-
-
 @pytest.fixture(scope="session")
 def device() -> str:
     """Where tensors lie and kernels run: "cuda", or "cpu" for the emulator."""

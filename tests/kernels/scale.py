@@ -1,8 +1,8 @@
 """How much of each sweep runs: all of it on a GPU, a thinner one on the emulator.
 
-A launch takes microseconds on a GPU. The emulator, with all of its checks on, takes about 0.1 s for each request
-and KV head, and twice that with a seed. So the emulator gets fewer requests, KV heads and repetitions of every
-kind of test, and no kind of test is left out: `SCALE` and `lengths_around` are the only places that decide.
+A launch takes microseconds on a GPU. The emulator, with all of its checks on, takes about 0.1 s for each
+request and KV head, and twice that with a seed. So the emulator gets fewer requests, KV heads and repetitions
+of every kind of test, and no kind of test is left out: `SCALE` and `lengths_around` alone decide.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ GPU = torch.cuda.is_available()
 class Scale:
     """Sizes of the kernel tests.
 
-    kv_heads: of tests in which their number does not matter. repeats: runs that must have the same bits, without
-    and with dependent launch; on the emulator each has a schedule of its own. schedules: the emulator's seeds of
-    the sweep over lengths, by turn. batches: the numbers of requests to try for each number of KV heads.
-    bits_lengths: lengths of the batch whose bits are compared; bits_orders: of its requests, in other batches;
-    placements: seeds of its pages. unlike: lengths that leave warps with no page, one and more. memory_lengths:
-    each ends within a page, so that there are slots behind the last token. poisons: what unread slots of K and V
-    hold. weights_step: how many blocks of 64 keys there are from one that is looked at to the next.
-    far_lengths: of the requests whose pages lie beyond 32 bits.
+    kv_heads: where their number does not matter. repeats: runs that must have the same bits, without and with
+    dependent launch, each with a schedule of its own on the emulator; repeated_lengths: theirs. schedules:
+    the emulator's seeds of the sweep over lengths, by turn. batches: numbers of requests for each number of
+    KV heads. bits_lengths: of the batch whose bits are compared; bits_orders: of its requests, in other
+    batches; placements: how often its pages move. unlike: lengths that leave warps with no page, one and
+    more. memory_lengths: each ends within a page, so that there are slots behind the last token. poisons:
+    what unread slots of K and V hold. layout_lengths: of requests in other strides. weights_step: from one
+    block of 64 keys that is looked at to the next. far_lengths: of requests whose pages lie beyond 32 bits.
     """
 
     kv_heads: int
     repeats: Mapping[bool, int]
+    repeated_lengths: tuple[int, ...]
     schedules: tuple[int | None, ...]
     batches: Mapping[int, tuple[int, ...]]
     bits_lengths: tuple[int, ...]
@@ -43,6 +44,7 @@ class Scale:
     unlike: tuple[int, ...]
     memory_lengths: tuple[int, ...]
     poisons: tuple[tuple[float, float], ...]
+    layout_lengths: tuple[int, ...]
     weights_step: int
     far_lengths: tuple[int, ...]
 
@@ -50,6 +52,7 @@ class Scale:
 ON_GPU = Scale(
     kv_heads=2,
     repeats={False: 200, True: 200},
+    repeated_lengths=(2048, 9, 1025, 0, 777, 130, 16, 1500),
     schedules=(None,),
     batches={kv_heads: tuple(range(1, 9)) for kv_heads in (1, 2, 4, 16)},
     bits_lengths=(2048, 9, 1025, 0, 777, 130, 16, 1500),
@@ -61,6 +64,7 @@ ON_GPU = Scale(
     unlike=(40, 0, 1033, 2048, 5, 129),
     memory_lengths=(13, 1027, 0, 40, 2041, 3),
     poisons=tuple((k, v) for k in (NAN, INF, -INF, 0.0) for v in (NAN, INF, 0.0)),
+    layout_lengths=(13, 1027, 0, 40, 2041, 3),
     weights_step=3,
     far_lengths=(200, 77, 1000),
 )
@@ -68,7 +72,8 @@ ON_GPU = Scale(
 ON_EMULATOR = Scale(
     kv_heads=1,
     repeats={False: 6, True: 2},
-    schedules=(None, 1, 2),
+    repeated_lengths=(1033,),
+    schedules=(None, 1, None, 2, None, 3),
     batches={1: (5,), 2: (2,), 3: (1,)},
     bits_lengths=(1500, 0, 9),
     bits_orders=((0,), (2,), (2, 1, 0), (0, 2, 2, 1, 0)),
@@ -76,6 +81,7 @@ ON_EMULATOR = Scale(
     unlike=(1033, 5, 129),
     memory_lengths=(13, 1027, 0),
     poisons=((NAN, 0.0), (0.0, NAN), (INF, NAN), (-INF, INF)),
+    layout_lengths=(45,),
     weights_step=15,
     far_lengths=(60,),
 )

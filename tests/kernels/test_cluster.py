@@ -8,7 +8,7 @@ import torch
 from tests.kernels.conftest import batches
 from tests.kernels.scale import SCALE, lengths_around
 from verification.attention import HEAD_DIM, TOKENS
-from verification.problems import MODEL_SCALE, make_problem, model_like, padded, place
+from verification.problems import FLAT_SCALE, MODEL_SCALE, make_problem, model_like, padded, place
 
 BATCH = [2048, 8, 1025, 777, 129, 16, 1500, 31]
 """Unlike requests: full, shortest, a page into the second round, within pages and at their ends."""
@@ -28,12 +28,12 @@ def test_lengths_around_boundaries(subject, boundary):
     """Lengths below and above each multiple of 128: see `lengths_around`.
 
     Among them are the rounds of 64 warps (1024 keys) and of 32 warps (512), and the shares of 8 warps: the
-    last page is the first of a warp, a rank or a step, or only the later tokens see it. The table has
-    exactly the columns that the longest request needs.
+    last page is the first of a warp, a rank or a step, or only the later tokens see it. The softmax is flat,
+    so that every key counts. The table has exactly the columns that the longest request needs.
     """
     schedule = SCALE.schedules[boundary // 128 % len(SCALE.schedules)]
     for seed, batch in enumerate(batches(lengths_around(boundary, 2048))):
-        problem = make_problem(batch, device=subject.device, seed=boundary + seed)
+        problem = make_problem(batch, device=subject.device, seed=boundary + seed, scale=FLAT_SCALE)
         subject.check(problem, seed=schedule)
 
 

@@ -1,0 +1,207 @@
+"""Runs every variant of a spec on a few problems and compares it with float64 attention.
+
+Contract
+    Works on the text that the generator renders, in a folder that the caller keeps in place. A variant passes
+    a problem if every element is within `LIMIT` ulps of the reference for its epilogue: 2 ulps of itself, or
+    2**-9 of its row's largest magnitude. Whatever a kernel does wrong, and whatever the emulator finds in it,
+    becomes an outcome; nothing is raised for it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from emulator.counts import Counts
+from generator.compiled import load_module
+from generator.plan import Plan, VariantPlan
+from verification.attention import Partition, assert_close, worst_ulps
+from verification.problems import FLAT_SCALE, MODEL_SCALE, Problem, make_problem
+from verification.runner import entry_name, run_emulated
+
+DEVICES = ("emulator", "cuda")
+
+LIMIT = 2.0
+"""Ulps that are allowed, as `verification.attention` measures them."""
+
+EPILOGUES = ("norm_gate", "plain")
+"""Stages of the slot "epilogue" that the reference knows, under their names."""
+
+OK, WRONG, FAILED, NO_REFERENCE = "ok", "WRONG", "FAILED", "no reference"
+"""Verdicts: within the limit; outside; no result, because of an error; nothing to compare with."""
+
+DEFAULT_LONGEST = 2048
+"""The longest length that a variant without a bound is tried on."""
+
+_ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem to try: lengths of its requests, its KV heads, and the softmax scale."""
+
+    lengths: tuple[int, ...]
+    kv_heads: int
+    scale: float = MODEL_SCALE
+
+    def __str__(self) -> str:
+        """In words."""
+        return f"L {', '.join(map(str, self.lengths))}; H {self.kv_heads}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One variant on one problem.
+
+    problem: in words. verdict: one of the above. ulps: the largest error, None where there is no finite one.
+    seconds: of the run, without compiling. message: what is wrong, in full; "" if nothing is. counts: what
+    the emulator counted, if asked.
+    """
+
+    module: str
+    variant: str
+    problem: str
+    verdict: str
+    ulps: float | None = None
+    seconds: float = 0.0
+    message: str = ""
+    counts: dict[str, int] | None = None
+
+
+def available(device: str) -> bool:
+    """Whether this machine has the device."""
+    return device == "emulator" or torch.cuda.is_available()
+
+
+def cases(variant: VariantPlan) -> list[Case]:
+    """A batch of unlike short requests with padding, a request around the middle, and one of the longest.
+
+    The last has a flat softmax, so that each of its keys counts.
+    """
+    longest = variant.max_seq_len or DEFAULT_LONGEST
+    short = tuple(min(length, longest) for length in (40, 0, 8, 129, 5))
+    return [Case(short, 2), Case((min(longest, longest // 2 + 9),), 2), Case((longest,), 1, FLAT_SCALE)]
+
+
+def verify(
+    plan: Plan,
+    folder: Path,
+    device: str,
+    *,
+    seed: int | None = None,
+    count: bool = False,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Iterator[Outcome]:
+    """Run the variants of the modules in `folder`, an outcome a variant and problem.
+
+    device: of DEVICES. seed: of the problems' contents, and of the order in which the emulator runs things;
+    without one all threads run in step. count: count what the emulator does. progress: hears what comes next.
+    """
+    for module_plan in plan.modules:
+        path = folder / f"{module_plan.name}.py"
+        module = load_module(path)
+        for variant in module_plan.variants:
+            for case in cases(variant):
+                progress(f"{module_plan.name}.{variant.name}, {case}")
+                found = _run(module, variant, case, device, seed, Counts() if count else None)
+                if "message" in found:
+                    found["message"] = at_home(found["message"], path)
+                yield Outcome(module_plan.name, variant.name, str(case), **found)
+
+
+def _run(
+    module: ModuleType, variant: VariantPlan, case: Case, device: str, seed: int | None, counts: Counts | None
+) -> dict[str, Any]:
+    """What `Outcome` says of a run, in its words."""
+    epilogue = variant.stages["epilogue"].name if "epilogue" in variant.stages else None
+    if epilogue not in EPILOGUES:
+        message = f"epilogue {epilogue!r} has no reference; those that have one: {', '.join(EPILOGUES)}"
+        return {"verdict": NO_REFERENCE, "message": message}
+    (kernel,) = (v.kernel for v in module.VARIANTS if v.name == variant.name)
+    try:
+        problem = make_problem(
+            case.lengths,
+            kv_heads=case.kv_heads,
+            max_seq_len=variant.max_seq_len or DEFAULT_LONGEST,
+            scale=case.scale,
+            device="cuda" if device == "cuda" else "cpu",
+            seed=seed or 0,
+        )
+        if device == "cuda":
+            out, seconds = _on_gpu(module, variant.name, problem)
+        else:
+            out, report = run_emulated(
+                module,
+                variant.name,
+                problem.arguments(),
+                out=problem.poisoned_out(),
+                seed=seed,
+                observers=[] if counts is None else [counts],
+            )
+            seconds = 0.0 if report is None else report.seconds
+        partition = Partition(kernel.cluster, kernel.warps, kernel.pages_per_step)
+        expected = problem.expected(partition, epilogue)
+    except Exception as error:
+        # A fault that the emulator finds, a kernel that does not compile, a launch that fails.
+        return {"verdict": FAILED, "message": f"{type(error).__name__}: {error}"}
+    ulps = worst_ulps(out, expected)
+    found: dict[str, Any] = {"verdict": OK, "seconds": seconds, "ulps": ulps if math.isfinite(ulps) else None}
+    try:
+        assert_close(out, expected, LIMIT)
+    except AssertionError as error:
+        found |= {"verdict": WRONG, "message": str(error)}
+    return found if counts is None else found | {"counts": _summary(counts)}
+
+
+def _on_gpu(module: ModuleType, variant: str, problem: Problem) -> tuple[torch.Tensor, float]:
+    """The output, and the seconds from the call to its end."""
+    deployment = {"kv_heads": problem.kv_cache.shape[1], "max_seq_len": problem.max_seq_len}
+    module.prepare(**deployment, variant=variant)
+    out = problem.poisoned_out()
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    getattr(module, entry_name(module))(**problem.arguments(), out=out, variant=variant)
+    torch.cuda.synchronize()
+    return out, time.perf_counter() - began
+
+
+def _summary(counts: Counts) -> dict[str, int]:
+    """What decides a kernel's speed, by a heading."""
+    buffers = counts.buffers.values()
+    return {
+        "instructions": counts.warps(),
+        "mma": counts.mma,
+        "bytes loaded": sum(buffer.loaded for buffer in buffers),
+        "bytes stored": sum(buffer.stored for buffer in buffers),
+        "sectors": sum(buffer.load_sectors + buffer.store_sectors for buffer in buffers),
+        "bank conflicts": counts.shared.extra,
+    }
+
+
+def at_home(message: str, path: Path) -> str:
+    """A message that names lines of the generated module at `path`, with those of the stages' own files.
+
+    Definitions are copied word for word, so a line's home is the file whose banner is above it, and its
+    number the one of the same text; where the text comes more than once, the file alone is named.
+    """
+    lines = path.read_text(encoding="utf-8").splitlines()
+
+    def home(match: re.Match[str]) -> str:
+        number = int(match.group(1))
+        titles = (re.fullmatch(r"# ([a-z_]+/[\w/]+\.py)", line) for line in reversed(lines[:number]))
+        title = next((found.group(1) for found in titles if found), None)
+        if title is None or not (_ROOT / title).is_file():
+            return f"{path.name}:{number}"
+        text = (_ROOT / title).read_text(encoding="utf-8").splitlines()
+        same = [i + 1 for i, line in enumerate(text) if line == lines[number - 1]]
+        return f"{title}:{same[0]}" if len(same) == 1 else title
+
+    return re.sub(rf"{re.escape(str(path))}:(\d+)", home, message)

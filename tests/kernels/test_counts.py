@@ -1,0 +1,68 @@
+"""What the kernel asks of the machine, as the emulator counts it, and how long the emulator takes."""
+
+import math
+
+import pytest
+
+from emulator.counts import Counts
+from tests.kernels.conftest import EPILOGUES, Subject
+from verification.attention import PAGE_SIZE
+from verification.problems import make_problem
+from verification.runner import run_emulated
+
+MAX_SECONDS = 0.5
+"""For one launch of one request and KV head with all checks on, so that tests of every length stay quick."""
+
+MMA = 8
+"""Matrix multiplications of 16 rows with the K, or with the V, of one page."""
+
+
+@pytest.fixture(params=EPILOGUES)
+def emulated(request, workshop_module) -> Subject:
+    """Each variant in turn, on the emulator wherever the other tests run."""
+    return Subject(workshop_module, request.param, "cpu")
+
+
+def mma_of_a_row_group(length, partition):
+    """Scores of whole steps, values of live pages; twice of the last, of which the tokens see unlike keys."""
+    pages = math.ceil(length / PAGE_SIZE)
+    walks = [len(range(warp, pages, partition.stride)) for warp in range(partition.stride)]
+    steps = sum(math.ceil(walk / partition.pages_per_step) for walk in walks)
+    return MMA * (steps * partition.pages_per_step + pages + (length > 0))
+
+
+@pytest.mark.parametrize("lengths", [[2048], [45, 0, 1033]], ids=str)
+def test_traffic_and_arithmetic(emulated, lengths):
+    """Each byte of a live page is loaded once by each of the 4 row groups, and of other pages none.
+
+    Stale table entries name pages of other requests, page 0 and pages past the end: none of them is loaded
+    because of that. Nothing waits for a bank of shared memory, and no warp multiplies what it need not.
+    """
+    counts = Counts()
+    problem = make_problem(lengths, kv_heads=2, max_seq_len=2048)
+    arguments = problem.arguments()
+    (kernel,) = (v.kernel for v in emulated.module.VARIANTS if v.name == emulated.name)
+    run_emulated(emulated.module, emulated.name, arguments, observers=[counts])
+
+    live = set(problem.block_table[problem.needed].tolist())
+    pages, kv_heads, *_ = problem.kv_cache.shape
+    page_bytes = problem.kv_cache.stride(0) * 2
+    cache = counts.buffers[f"argument {list(arguments).index('kv_cache')}"]
+    assert cache.bytes == pages * page_bytes and len(live) < pages
+    for page in range(pages):
+        often = kernel.row_groups if page in live else 0
+        assert cache.loads_of_each_byte(page * page_bytes, page_bytes) == (often, often), page
+    assert cache.loaded == 4 * len(live) * page_bytes and cache.stored == 0
+
+    assert kernel.warps == 4 and counts.shared.accesses > 0
+    assert counts.shared.extra == 0, counts.conflicts
+    row_groups = kernel.row_groups * kv_heads
+    assert counts.mma == row_groups * sum(mma_of_a_row_group(n, emulated.partition) for n in lengths)
+
+
+def test_a_launch_is_quick(emulated):
+    """R = 1, H = 1, L = 2048, all checks on, once compiled; the best of three: others may use the machine."""
+    arguments = make_problem([2048]).arguments()
+    run_emulated(emulated.module, emulated.name, arguments)
+    seconds = [run_emulated(emulated.module, emulated.name, arguments)[1].seconds for _ in range(3)]
+    assert min(seconds) < MAX_SECONDS, seconds
