@@ -1,7 +1,7 @@
 # Two commands, each of which does all of its own set-up on a fresh machine:
 #
 #   make kernels   regenerate the modules of spec.yaml, compile every variant for sm_90a with no GPU
-#   make test      run the tests (those that need a CUDA device say so where there is none)
+#   make test      run the tests; kernels run on the GPU, or on the emulator where there is none
 #
 # The virtual environment is made once, and again when the versions change.
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from emulator import EmulatorError
 from emulator.counts import Counts
 from generator.compiled import load_module
 from generator.plan import Plan, VariantPlan
@@ -149,8 +150,10 @@ def _run(
             seconds = 0.0 if report is None else report.seconds
         partition = Partition(kernel.cluster, kernel.warps, kernel.pages_per_step)
         expected = problem.expected(partition, epilogue)
+    except EmulatorError as error:
+        return {"verdict": FAILED, "message": str(error)}
     except Exception as error:
-        # A fault that the emulator finds, a kernel that does not compile, a launch that fails.
+        # A kernel that does not compile, a call that is refused, a launch that fails on the GPU.
         return {"verdict": FAILED, "message": f"{type(error).__name__}: {error}"}
     ulps = worst_ulps(out, expected)
     found: dict[str, Any] = {"verdict": OK, "seconds": seconds, "ulps": ulps if math.isfinite(ulps) else None}
