@@ -81,6 +81,8 @@ class _Composer:
                     demand.stages[label] = allowed
         self.problems += [demand.problem(self.spec) for demand in launch.values() if not demand.met]
         draft.facts = {name: demand.value for name, demand in (problem | launch).items() if demand.met}
+        if draft.skeleton:
+            draft.facts |= draft.skeleton.facts
         self.serves(draft)
         self.rules(draft)
         self.build(draft)

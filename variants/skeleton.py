@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stages.contract import MAX_CLUSTER_SIZE
+from stages.fragments import ROWS
 from variants.cluster import ClusterKernel
 
 Facts = Mapping[str, Any]
@@ -57,7 +58,8 @@ class Skeleton:
     name: what `spec.yaml` calls it. kernel: the class. slots: the slots to fill, in the order of the data.
     launch: the fields of `launch`. windows: whether it can serve a sliding window. bounded: whether it
     serves contexts up to a length that `serves: max_seq_len` must give. requires: values that a fact must
-    have, by its name, because the kernel was shown to work with these. derive: given the facts of the
+    have, by its name, because the kernel was shown to work with these. facts: what the kernel itself decides
+    and stages may need. derive: given the facts of the
     problem, the launch and `max_seq_len`, the facts that the kernel class needs besides. rules: what has to
     hold between facts.
     """
@@ -70,6 +72,7 @@ class Skeleton:
     windows: bool
     bounded: bool
     requires: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    facts: Mapping[str, int] = field(default_factory=dict)
     derive: Callable[[Facts], Mapping[str, int]] = lambda facts: {}
     rules: tuple[Rule, ...] = ()
 
@@ -125,6 +128,7 @@ SKELETONS: Mapping[str, Skeleton] = {
             windows=False,
             bounded=True,
             requires={"tokens": (8,)},
+            facts={"exchange_rows": ROWS},
             derive=lambda facts: {"steps": _cluster_steps(facts)},
             rules=(Rule(("max_seq_len", "page_size", "cluster", "warps", "pages_per_step"), _few_steps),),
         ),
