@@ -239,6 +239,6 @@ def _import_first(names: tuple[str, ...]) -> tuple[Any, str]:
     for name in names:
         try:
             return importlib.import_module(name), ""
-        except Exception as error:  # noqa: PERF203 (a module of a broken checkout may raise anything)
+        except Exception as error:
             reasons.append(f"{name}: {error}")
     return None, "; ".join(reasons)

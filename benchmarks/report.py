@@ -4,7 +4,7 @@ import json
 import platform
 import subprocess
 from collections.abc import Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -141,7 +141,7 @@ def versions() -> dict[str, str | None]:
 def document(rows: Sequence[Comparison], device: torch.device, method: dict[str, Any]) -> dict[str, Any]:
     """Return the whole result; `method` says how it was run."""
     return {
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine(device),
         "versions": versions(),
         "method": method,

@@ -2,10 +2,10 @@
 
 How a launch runs
     `program` turns PTX text into basic blocks and each block into one Python function, compiled once. A
-    `Machine` runs a wave of clusters. It takes the lowest basic block at which threads stand, calls the block's
-    function with the `Group` of all those threads, and sends them on to the blocks that follow. Registers
-    exist for all threads of the wave; inside a block they are local NumPy arrays of `group.size` elements,
-    element i belonging to `group.threads[i]`.
+    `Machine` runs a wave of clusters. It takes the lowest basic block at which threads stand, calls the
+    block's function with the `Group` of all those threads, and sends them on to the blocks that follow.
+    Registers exist for all threads of the wave; inside a block they are local NumPy arrays of `group.size`
+    elements, element i belonging to `group.threads[i]`.
 
 Types of arrays
     A register is an array of the unsigned type of its width (`.pred`: bool), whatever it means. An operation
@@ -15,14 +15,14 @@ Types of arrays
 
 How an instruction gets its meaning
     `@operation("mbarrier.try_wait")` registers a factory under the beginning of an opcode, whole dotted
-    parts; the longest registered beginning wins. While a block is compiled the factory is called once with the
-    `Instruction` and returns an `Operation`: which operands it reads and writes, with types, and a function
-    `run(group, *inputs)` that the block calls each time a group executes the instruction. It returns None (no
-    output), one array (one output) or a tuple of arrays. Whatever depends on the text alone (modifiers,
-    immediates) is decided in the factory, which calls `instruction.refuse(why)` for what it does not cover.
-    A predicate `@p` on the instruction needs no care: `run` gets the group of those threads that are to
-    execute it. An input operand that is an `Address` arrives as an int64 array of base + offset; a `Vector` is
-    not an input, its elements are.
+    parts; the longest registered beginning wins. While a block is compiled the factory is called once with
+    the `Instruction` and returns an `Operation`: which operands it reads and writes, with types, and a
+    function `run(group, *inputs)` that the block calls each time a group executes the instruction. It returns
+    None (no output), one array (one output) or a tuple of arrays. Whatever depends on the text alone
+    (modifiers, immediates) is decided in the factory, which calls `instruction.refuse(why)` for what it does
+    not cover. A predicate `@p` on the instruction needs no care: `run` gets the group of those threads that
+    are to execute it. An input operand that is an `Address` arrives as an int64 array of base + offset; a
+    `Vector` is not an input, its elements are.
 
 Blocking
     An operation with `blocking=True` ends its basic block. Its `run` may call `machine.park(sub, reason)` for
@@ -34,11 +34,13 @@ Blocking
 Who calls what, when
     machine, start of a wave     `Asynchronous(machine)`; `observer.begin(machine)` for every observer
     machine, before a block      `observer.block(block, group)`; only with a seed: `asynchronous.step()`
-    machine, nothing can run     `asynchronous.deliver()`: lands at least one pending write or completion, which
+    machine, nothing can run     `asynchronous.deliver()`: lands at least one pending write or completion,
+    which
                                  wakes whoever waits for it; returns False if nothing is pending, and then
                                  the machine raises `Deadlock` with every reason
     memory, ld/st/atom/red       `observer.access(access)`, before data moves, once for each region touched
-    asynchronous                 `observer.access` with kind "async read"/"async write" when the bytes move, and
+    asynchronous                 `observer.access` with kind "async read"/"async write" when the bytes move,
+    and
                                  the hooks async_* and mbarrier_*
     barriers                     `barrier_arrive` when threads arrive, then `barrier_complete` when all have
     warp-synchronous operations  `observer.warp_sync(group, instruction)`
@@ -58,7 +60,7 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from emulator.machine import Machine
-    from emulator.memory import Region
+    from emulator.regions import Region
 
 Array = NDArray[Any]
 
@@ -158,9 +160,9 @@ Operand = Scalar | Vector | Pair
 class Instruction:
     """One instruction of the PTX text.
 
-    opcode: as written, without predicate. parts: its dotted parts; `shared::cta` and `L1::no_allocate` are one
-    part each. predicate: register of `@p`, negated: whether it is `@!p`. line: 1-based line in the PTX text.
-    source: "file:line" of the `.loc` in force, or "" where the PTX has no line information.
+    opcode: as written, without predicate. parts: its dotted parts; `shared::cta` and `L1::no_allocate` are
+    one part each. predicate: register of `@p`, negated: whether it is `@!p`. line: 1-based line in the PTX
+    text. source: "file:line" of the `.loc` in force, or "" where the PTX has no line information.
     """
 
     opcode: str
@@ -194,8 +196,9 @@ class Instruction:
 class EmulatorError(Exception):
     """A launch that cannot be run, or a fault in the kernel.
 
-    message: what is wrong. instruction: where. thread: who, in words (`Machine.describe`). address: of memory,
-    as a word. All but the message may be missing. str() holds them all, the PTX line and the stage source.
+    message: what is wrong. instruction: where. thread: who, in words (`Machine.describe`). address: of
+    memory, as a word. All but the message may be missing. str() holds them all, the PTX line and the stage
+    source.
     """
 
     def __init__(
@@ -370,17 +373,21 @@ class Group:
 class Operation:
     """What one instruction does. See the module's docstring.
 
-    run: called as run(group, *inputs). inputs, outputs: (operand, PTX type name). A `Sink` as output is
-    dropped. blocking: may park threads; ends its block. converged: all lanes of a warp that can still come are
-    waited for before the block runs. polls: the block runs only when no other block can (spin loops).
+    run: called as run(group, *inputs); what it returns must be new arrays, never its inputs. inputs, outputs:
+    (operand, PTX type name). A `Sink` as output is dropped. blocking: may park threads; ends its block.
+    converged: all lanes of a warp that can still come are waited for before the block runs. polls: the block
+    runs only when no other block can (spin loops). text: instead of `run`, a Python expression of one output
+    that is put into the block's source; {0}, {1} ... stand for the inputs (constants as NumPy scalars), `np`
+    for NumPy and `H` for module `helpers`.
     """
 
-    run: Callable[..., Any]
+    run: Callable[..., Any] | None = None
     inputs: tuple[tuple[Operand, str], ...] = ()
     outputs: tuple[tuple[Operand, str], ...] = ()
     blocking: bool = False
     converged: bool = False
     polls: bool = False
+    text: str = ""
 
 
 Factory = Callable[[Instruction], Operation]
@@ -420,7 +427,7 @@ class Access:
     region: whose bytes (`region.data`: uint8 [bytes]; `region.name`). All CTAs of a wave share one region
     "shared": CTA c owns bytes [c * machine.shared_window, (c + 1) * machine.shared_window). offsets: int64
     [group.size], where in the region; size: bytes a thread. group: the threads, of asynchronous writes those
-    that issued them. values: uint8 [group.size, size] for stores, else None.
+    that issued them.
     """
 
     kind: str
@@ -454,9 +461,7 @@ class Memory(Protocol):
     ) -> Sequence[tuple[Region, Array, Array | None]]:
         """`resolve`, and tell the observers."""
 
-    def load(
-        self, space: str, addresses: Array, size: int, group: Group, instruction: Instruction
-    ) -> Array:
+    def load(self, space: str, addresses: Array, size: int, group: Group, instruction: Instruction) -> Array:
         """Read uint8 [group.size, size]; tells the observers."""
 
     def store(

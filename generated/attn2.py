@@ -7,11 +7,12 @@ cluster_merge rank_order, epilogue norm_gate.
 Generated from spec.yaml; do not edit. Change the spec, or the file named above a section, then run
 `python -m generator generate`.
 
-sha256 of the plan, sources, template and formatter: 43b044add47ab94983a3a6bd83c1b643b01ee9de3992e786c9da779b154ee4da
+sha256 of the plan, sources, template and formatter: e26312bf1054180272f64b33d5589c8d821eaacdc5a4a3624bfbca966d84e9eb
 """
 
 import dataclasses
 import math
+import numbers
 import threading
 from dataclasses import dataclass
 from typing import Any
@@ -127,8 +128,9 @@ class RowState:
 #     FP32 arithmetic is spelled out instruction by instruction, in the flushing and approximate forms,
 #     because the DSL's own `*` and `+` leave contraction and the handling of subnormals to the compiler:
 #     the bits of a result would then depend on its version. Arithmetic has no side effects, so the
-#     compiler may schedule it. Memory operations are volatile and keep their program order, which is what
-#     makes it safe to read after `griddep_wait` or after a barrier.
+#     compiler may schedule it. What all lanes of a warp execute together stays where it is written, so that the
+#     compiler cannot move it under a branch that some lanes take. Memory operations also keep their order,
+#     which is what makes it safe to read after `griddep_wait` or after a barrier.
 #
 #     Addresses are plain integers: `Int64` for global memory, `Int32` for shared memory. Nothing here
 #     checks a bound or an alignment.
@@ -137,15 +139,18 @@ class RowState:
 # ============================================================================================================
 
 
-def _asm(result, operands, text, constraints, *, ordered, loc, ip):
-    """One inline PTX instruction; `ordered` keeps it in program order with other ordered ones."""
+def _asm(result, operands, text, constraints, *, ordered=False, collective=False, loc, ip):
+    """One inline PTX instruction.
+
+    ordered: keeps its place among memory operations. collective: is not moved into or out of branches.
+    """
     values = [operand.ir_value(loc=loc, ip=ip) for operand in operands]
     return llvm.inline_asm(
         result,
         values,
         text,
         ",".join(filter(None, (constraints, "~{memory}" if ordered else ""))),
-        has_side_effects=ordered,
+        has_side_effects=ordered or collective,
         asm_dialect=llvm.AsmDialect.AD_ATT,
         loc=loc,
         ip=ip,
@@ -159,7 +164,7 @@ def _fields(kind, struct, types, loc, ip):
 
 def _f32(text, constraints, operands, loc, ip):
     values = [Float32(x) for x in operands]
-    return Float32(_asm(T.f32(), values, text, constraints, ordered=False, loc=loc, ip=ip))
+    return Float32(_asm(T.f32(), values, text, constraints, loc=loc, ip=ip))
 
 
 @dsl_user_op
@@ -232,7 +237,7 @@ def pack_bf16(low: Float32, high: Float32, *, loc=None, ip=None) -> Int32:
     """Round two FP32 values to BF16 (nearest even) and pack them, `low` in bits 0:16."""
     operands = (Float32(high), Float32(low))
     text = "cvt.rn.bf16x2.f32 $0, $1, $2;"
-    return Int32(_asm(T.i32(), operands, text, "=r,f,f", ordered=False, loc=loc, ip=ip))
+    return Int32(_asm(T.i32(), operands, text, "=r,f,f", loc=loc, ip=ip))
 
 
 @dsl_user_op
@@ -259,7 +264,7 @@ def mma_bf16(a, b, c, *, loc=None, ip=None):
     operands = [*(Int32(x) for x in (*a, *b)), *(Float32(x) for x in c)]
     constraints = "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f"
     struct = llvm.StructType.get_literal(types)
-    result = _asm(struct, operands, text, constraints, ordered=False, loc=loc, ip=ip)
+    result = _asm(struct, operands, text, constraints, collective=True, loc=loc, ip=ip)
     return _fields(Float32, result, types, loc, ip)
 
 
@@ -270,14 +275,14 @@ def movmatrix(pair: Int32, *, loc=None, ip=None) -> Int32:
     Lane 4 g + t gives row g, columns 2t and 2t+1; it receives rows 2t and 2t+1 of column g.
     """
     text = "movmatrix.sync.aligned.m8n8.trans.b16 $0, $1;"
-    return Int32(_asm(T.i32(), (Int32(pair),), text, "=r,r", ordered=False, loc=loc, ip=ip))
+    return Int32(_asm(T.i32(), (Int32(pair),), text, "=r,r", collective=True, loc=loc, ip=ip))
 
 
 @dsl_user_op
 def shuffle_xor(value: Float32, lanes: int, *, loc=None, ip=None) -> Float32:
     """The value of the lane whose index differs by the bits of `lanes` (a compile-time integer)."""
     text = f"shfl.sync.bfly.b32 $0, $1, {lanes}, 31, -1;"
-    return Float32(_asm(T.f32(), (Float32(value),), text, "=f,f", ordered=False, loc=loc, ip=ip))
+    return Float32(_asm(T.f32(), (Float32(value),), text, "=f,f", collective=True, loc=loc, ip=ip))
 
 
 def _load_x4(space, kind, address, loc, ip):
@@ -353,7 +358,7 @@ def map_to_rank(address: Int32, rank: Int32, *, loc=None, ip=None) -> Int32:
     """The `shared::cluster` address at which CTA `rank` of this cluster holds `address`."""
     operands = (Int32(address), Int32(rank))
     text = "mapa.shared::cluster.u32 $0, $1, $2;"
-    return Int32(_asm(T.i32(), operands, text, "=r,r,r", ordered=False, loc=loc, ip=ip))
+    return Int32(_asm(T.i32(), operands, text, "=r,r,r", loc=loc, ip=ip))
 
 
 @dsl_user_op
@@ -363,9 +368,7 @@ def store_async_f32x4(remote: Int32, values, barrier: Int32, *, loc=None, ip=Non
     remote, barrier: `shared::cluster` addresses (`map_to_rank`) in the same CTA. Alignment: 16 bytes.
     """
     operands = [Int32(remote), Int32(barrier), *(Float32(v) for v in values)]
-    text = (
-        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 " "[$0], {$2, $3, $4, $5}, [$1];"
-    )
+    text = "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [$0], {$2, $3, $4, $5}, [$1];"
     _asm(None, operands, text, "r,r,f,f,f,f", ordered=True, loc=loc, ip=ip)
 
 
@@ -540,10 +543,11 @@ class RegisterPrefetch:
         self._look_up(walk, Int32(0), incoming)
         return incoming
 
-    def start(self, walk: PageWalk, live: Int32, incoming: Incoming) -> None:
-        """Begin to load step 0. live: how many pages the warp's walk has."""
+    def start(self, walk: PageWalk, live: Int32, last: bool, incoming: Incoming) -> None:
+        """Begin to load step 0. live: how many pages the walk has; last: they all fit into step 0."""
         self._load(walk, live, Int32(0), incoming)
-        self._look_up(walk, Int32(1), incoming)
+        if not last:
+            self._look_up(walk, Int32(1), incoming)
 
     def take(
         self,
@@ -988,7 +992,7 @@ class MmaValues:
 #     dims of it.
 #
 #     Called once by all threads of the CTA together. Before it, nothing may be in flight in the region; after
-#     it, the region is free once every thread has passed the skeleton's next barrier.
+#     it, the region is free once every thread has passed the kernel's next barrier.
 #
 #     Reads and writes are 16 bytes wide and free of bank conflicts with 4 warps and more.
 # ============================================================================================================
@@ -1416,7 +1420,7 @@ class ClusterKernel:
         pages = PageFragments.empty(self.pages_per_step, self.page_size, self.head_dim)
         visible = CausalMask(self.tokens, self.heads_per_kv).key_ranges(length, row_group)
         live = walk.pages(length, self.page_size)
-        self.pages.start(walk, live, incoming)
+        self.pages.start(walk, live, self.steps == 1, incoming)
         for step in cutlass.range_constexpr(self.steps):
             if step * self.pages_per_step < live:
                 self.pages.take(walk, live, Int32(step), step + 1 == self.steps, incoming, pages)
@@ -1565,7 +1569,7 @@ def _check_tensor(name, tensor, device):
 
 def _check_number(name, value, least=-math.inf) -> float:
     """A number that is finite in FP32, and so is 1.44 times it (the folded scale)."""
-    fits = isinstance(value, int | float) and not isinstance(value, bool)
+    fits = isinstance(value, numbers.Real) and not isinstance(value, bool)
     fits = fits and abs(value) <= torch.finfo(torch.float32).max / 2 and value >= least
     bound = f" >= {least}" if math.isfinite(least) else ""
     require(fits, f"{name} must be a finite FP32 number{bound}, got {value!r}")
@@ -1580,7 +1584,7 @@ def _check_rows(name, tensor, kernel, requests, kv_heads) -> int:
     require(
         tuple(tensor.shape) in shapes,
         f"{name} must be [{tokens}, {heads * dim}] or [{tokens}, {heads}, {dim}] "
-        f"(R={requests}, H={kv_heads}), got {list(tensor.shape)}",
+        f"(R={requests} from seq_lens, H={kv_heads} from kv_cache), got {list(tensor.shape)}",
     )
     packed = tensor.stride(-1) == 1 and (tensor.dim() == 2 or tensor.stride(1) == dim)
     require(packed, f"{name} must have its heads packed, got strides {list(tensor.stride())}")
@@ -1754,8 +1758,8 @@ def attn2(
     """Paged decode attention of a verify step, finished by the variant's epilogue.
 
     Let R be the number of requests, H the KV heads of this rank, T the verified tokens, G the query heads
-    of a KV head, D the head dim (for these modules' constants see the kernel's fields). Row t of a request
-    of length L sees keys [0, L - T + t]; L = 0 (padding) gives rows of zeros.
+    of a KV head, D the head dim (the module's docstring has the numbers). Token t of a request of length L
+    sees keys [0, L - T + t]; L = 0 (padding) gives rows of zeros.
 
     q, gate: [T R, G H D] or [T R, G H, D], BF16, heads packed, any token stride that is a multiple of 8
         elements: slices of one fused row are fine.
@@ -1763,13 +1767,14 @@ def attn2(
         honoured, a page of one head is contiguous.
     block_table: [R, at least ceil(max_seq_len / page_size)], int32. Entries past a request's live pages
         may hold anything.
-    seq_lens: [R], int32, verified tokens included, none above max_seq_len.
+    seq_lens: [R], int32, verified tokens included. Of a length above max_seq_len not all keys are attended.
     max_seq_len, window: the deployment, not the step: they pick the variant.
     scale: softmax scale. eps: added to the mean square inside the root of the norm; below 2**-126 it is 0.
     num_splits, workspace, counters: for variants that split a request over several clusters; others
         ignore them.
     out: where to write, shaped as q may be; allocated like q if not given.
-    pdl: launch with programmatic dependent launch.
+    pdl: launch with programmatic dependent launch: the kernel waits before it reads anything, and lets the
+        next one start at once, which must wait before it reads out or overwrites what this one reads.
     variant: a variant's name, instead of the first that serves the deployment.
 
     Returns out. Raises TypeError or ValueError for an argument that cannot be served, and RuntimeError for
@@ -1918,14 +1923,14 @@ def _executor(variant, pdl, device):
     executor = _prepared.get(key)
     if executor is not None:
         return executor
-    if torch.cuda.is_current_stream_capturing():
-        raise RuntimeError(
-            f"the kernel {variant.name!r} (pdl={bool(pdl)}) is not compiled for cuda:{index}, and a graph "
-            "capture is no time to do it: call prepare() first"
-        )
-    with _prepare_lock:
-        if key not in _prepared:
-            with torch.cuda.device(index):
+    with torch.cuda.device(index):
+        if torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(
+                f"the kernel {variant.name!r} (pdl={bool(pdl)}) is not compiled for cuda:{index}, and a "
+                "graph capture is no time to do it: call prepare() first, before the capture begins"
+            )
+        with _prepare_lock:
+            if key not in _prepared:
                 arch = _device_arch(torch.device("cuda", index))
                 _prepared[key] = compile_attn2(variant.name, pdl=pdl, arch=arch).to(index)
-        return _prepared[key]
+            return _prepared[key]

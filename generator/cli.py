@@ -51,11 +51,8 @@ def generate(
         differences = files.compare(texts, folder)
         for difference in differences:
             err.print(f"[bold]{difference.path}[/] is {_STATE[difference.kind]}", highlight=False)
-            (
+            if difference.diff:
                 out.print(Syntax(difference.diff, "diff", background_color="default"))
-                if difference.diff
-                else None
-            )
         if differences:
             err.print("run `python -m generator generate`, and remove orphans")
             raise typer.Exit(1)
@@ -145,6 +142,12 @@ def compile_(
         if not re.fullmatch(r"sm_\d+[af]?", name):
             _refuse(f"--arch: {name!r} is no architecture; allowed is a list such as sm_90a,sm_100a")
     plan = _plan(spec)
+    for variant in (variant for module in plan.modules for variant in module.variants):
+        for name in archs:
+            if int(re.sub(r"\D", "", name)) < variant.min_arch:
+                _refuse(
+                    f"--arch: variant {variant.name!r} needs sm_{variant.min_arch} or later, got {name!r}"
+                )
     reports: list[compiled.Report] = []
     with tempfile.TemporaryDirectory() as folder:
         files.write(render(plan, spec.name), Path(folder))

@@ -86,7 +86,7 @@ def load_module(path: Path) -> ModuleType:
 
 
 def compile_variants(plan: Plan, folder: Path, archs: tuple[str, ...]) -> Iterator[Report]:
-    """Compile each variant of the modules in `folder` for each architecture that it can have."""
+    """Compile each variant of the modules in `folder` for each architecture."""
     for module_plan in plan.modules:
         module = load_module(folder / f"{module_plan.name}.py")
         for variant in module_plan.variants:
@@ -111,7 +111,8 @@ def compile_variant(
             compiled = getattr(module, f"compile_{name}")(variant, arch=arch, options=kept, **options)
             ptx = str(compiled.artifacts.PTX)
     except Exception as error:
-        raise CompileError(f"{name}.{variant} does not compile for {arch}: {error}") from error
+        plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+        raise CompileError(f"{name}.{variant} does not compile for {arch}: {plain}") from error
     seconds = time.perf_counter() - began
     used, stack = _USED.search(heard.getvalue()), _STACK.search(heard.getvalue())
     if used is None or stack is None:

@@ -94,7 +94,7 @@ def render_module(module: ModulePlan, spec_name: str = "spec.yaml") -> str:
         host=Block(_renamed(host.banner, module.name), _renamed(host.code, module.name)),
         exports=sorted(_renamed(name, module.name) for name in [*entry_points, TABLE]),
     )
-    mode = black.Mode(line_length=LINE_LENGTH, target_versions={TargetVersion.PY310})
+    mode = black.Mode(line_length=LINE_LENGTH, target_versions={TargetVersion.PY311})
     return black.format_str(text, mode=mode)
 
 

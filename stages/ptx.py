@@ -7,8 +7,9 @@ Contract
     FP32 arithmetic is spelled out instruction by instruction, in the flushing and approximate forms,
     because the DSL's own `*` and `+` leave contraction and the handling of subnormals to the compiler:
     the bits of a result would then depend on its version. Arithmetic has no side effects, so the
-    compiler may schedule it. Memory operations are volatile and keep their program order, which is what
-    makes it safe to read after `griddep_wait` or after a barrier.
+    compiler may schedule it. What all lanes of a warp execute together stays where it is written, so that the
+    compiler cannot move it under a branch that some lanes take. Memory operations also keep their order,
+    which is what makes it safe to read after `griddep_wait` or after a barrier.
 
     Addresses are plain integers: `Int64` for global memory, `Int32` for shared memory. Nothing here
     checks a bound or an alignment.
@@ -21,15 +22,18 @@ from cutlass._mlir.dialects import arith, llvm
 from cutlass.cutlass_dsl import T, dsl_user_op
 
 
-def _asm(result, operands, text, constraints, *, ordered, loc, ip):
-    """One inline PTX instruction; `ordered` keeps it in program order with other ordered ones."""
+def _asm(result, operands, text, constraints, *, ordered=False, collective=False, loc, ip):
+    """One inline PTX instruction.
+
+    ordered: keeps its place among memory operations. collective: is not moved into or out of branches.
+    """
     values = [operand.ir_value(loc=loc, ip=ip) for operand in operands]
     return llvm.inline_asm(
         result,
         values,
         text,
         ",".join(filter(None, (constraints, "~{memory}" if ordered else ""))),
-        has_side_effects=ordered,
+        has_side_effects=ordered or collective,
         asm_dialect=llvm.AsmDialect.AD_ATT,
         loc=loc,
         ip=ip,
@@ -46,7 +50,7 @@ def _fields(kind, struct, types, loc, ip):
 
 def _f32(text, constraints, operands, loc, ip):
     values = [Float32(x) for x in operands]
-    return Float32(_asm(T.f32(), values, text, constraints, ordered=False, loc=loc, ip=ip))
+    return Float32(_asm(T.f32(), values, text, constraints, loc=loc, ip=ip))
 
 
 @dsl_user_op
@@ -122,7 +126,7 @@ def pack_bf16(low: Float32, high: Float32, *, loc=None, ip=None) -> Int32:
     """Round two FP32 values to BF16 (nearest even) and pack them, `low` in bits 0:16."""
     operands = (Float32(high), Float32(low))
     text = "cvt.rn.bf16x2.f32 $0, $1, $2;"
-    return Int32(_asm(T.i32(), operands, text, "=r,f,f", ordered=False, loc=loc, ip=ip))
+    return Int32(_asm(T.i32(), operands, text, "=r,f,f", loc=loc, ip=ip))
 
 
 @dsl_user_op
@@ -152,7 +156,7 @@ def mma_bf16(a, b, c, *, loc=None, ip=None):
     operands = [*(Int32(x) for x in (*a, *b)), *(Float32(x) for x in c)]
     constraints = "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f"
     struct = llvm.StructType.get_literal(types)
-    result = _asm(struct, operands, text, constraints, ordered=False, loc=loc, ip=ip)
+    result = _asm(struct, operands, text, constraints, collective=True, loc=loc, ip=ip)
     return _fields(Float32, result, types, loc, ip)
 
 
@@ -163,14 +167,14 @@ def movmatrix(pair: Int32, *, loc=None, ip=None) -> Int32:
     Lane 4 g + t gives row g, columns 2t and 2t+1; it receives rows 2t and 2t+1 of column g.
     """
     text = "movmatrix.sync.aligned.m8n8.trans.b16 $0, $1;"
-    return Int32(_asm(T.i32(), (Int32(pair),), text, "=r,r", ordered=False, loc=loc, ip=ip))
+    return Int32(_asm(T.i32(), (Int32(pair),), text, "=r,r", collective=True, loc=loc, ip=ip))
 
 
 @dsl_user_op
 def shuffle_xor(value: Float32, lanes: int, *, loc=None, ip=None) -> Float32:
     """The value of the lane whose index differs by the bits of `lanes` (a compile-time integer)."""
     text = f"shfl.sync.bfly.b32 $0, $1, {lanes}, 31, -1;"
-    return Float32(_asm(T.f32(), (Float32(value),), text, "=f,f", ordered=False, loc=loc, ip=ip))
+    return Float32(_asm(T.f32(), (Float32(value),), text, "=f,f", collective=True, loc=loc, ip=ip))
 
 
 @dsl_user_op
@@ -351,7 +355,7 @@ def map_to_rank(address: Int32, rank: Int32, *, loc=None, ip=None) -> Int32:
     """The `shared::cluster` address at which CTA `rank` of this cluster holds `address`."""
     operands = (Int32(address), Int32(rank))
     text = "mapa.shared::cluster.u32 $0, $1, $2;"
-    return Int32(_asm(T.i32(), operands, text, "=r,r,r", ordered=False, loc=loc, ip=ip))
+    return Int32(_asm(T.i32(), operands, text, "=r,r,r", loc=loc, ip=ip))
 
 
 @dsl_user_op
@@ -361,9 +365,7 @@ def store_async_f32x4(remote: Int32, values, barrier: Int32, *, loc=None, ip=Non
     remote, barrier: `shared::cluster` addresses (`map_to_rank`) in the same CTA. Alignment: 16 bytes.
     """
     operands = [Int32(remote), Int32(barrier), *(Float32(v) for v in values)]
-    text = (
-        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 " "[$0], {$2, $3, $4, $5}, [$1];"
-    )
+    text = "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [$0], {$2, $3, $4, $5}, [$1];"
     _asm(None, operands, text, "r,r,f,f,f,f", ordered=True, loc=loc, ip=ip)
 
 

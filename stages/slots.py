@@ -25,7 +25,7 @@ class Pages(Protocol):
     def begin(self, walk: PageWalk) -> Any:
         """What may be read before the length is known."""
 
-    def start(self, walk: PageWalk, live: Int32, incoming: Any) -> None:
+    def start(self, walk: PageWalk, live: Int32, last: bool, incoming: Any) -> None:
         """Begin to load the walk's first pages."""
 
     def take(

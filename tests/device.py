@@ -4,8 +4,9 @@ A micro-kernel wraps one stage: a frozen dataclass that derives from `MicroKerne
 pointers and scalars and, last, the stream, and hands all but the stream on to its kernel in the same order.
 Its launch is data (`Launch`), because the PTX holds neither grid nor cluster nor dynamic shared memory.
 
-`compile_kernel` needs no GPU. `run` needs a device: it gives inputs and scalars to the kernel and returns the
-outputs, whole arrays in NumPy. BF16 and registers travel as the unsigned integers that hold their bits.
+`compile_kernel` needs no GPU. `run` gives inputs and scalars to the kernel, on the GPU or, where there is
+none, on the emulator, and returns the outputs, whole arrays in NumPy. BF16 and registers travel as the
+unsigned integers that hold their bits.
 """
 
 import contextlib
@@ -23,6 +24,8 @@ import numpy as np
 import torch
 from cutlass import Float32, Int32, Int64
 from cutlass.cute.runtime import make_fake_stream, make_ptr
+
+import emulator
 
 ARCHITECTURES = ("sm_90a", "sm_100a")
 """What every micro-kernel is compiled for, whatever the machine."""
@@ -129,20 +132,17 @@ def compile_kernel(kernel: MicroKernel, arch: str) -> Compiled:
     return Compiled(function, ptx, entry, registers)
 
 
-def missing_device() -> str | None:
-    """Why nothing can run here, or None if it can."""
-    return None if torch.cuda.is_available() else "no CUDA device"
-
-
 def run(kernel: MicroKernel, arguments: list) -> list[np.ndarray]:
-    """Run a micro-kernel and return its outputs.
+    """Run a micro-kernel on the GPU, or on the emulator where there is none, and return its outputs.
 
     arguments: those of `__call__`, without the stream: NumPy arrays (inputs), `Out` and plain numbers.
 
     Runs twice, over outputs that hold zeros and then ones in every bit: equal bits show that each output was
-    written whole and that the kernel is deterministic. Inputs must come out untouched.
+    written whole and that the kernel is deterministic. Inputs must come out untouched. On the emulator all
+    its checks are on, and the second run lets warps and CTAs get ahead of each other.
     """
-    first, second = (_run_on_gpu(kernel, arguments, fill) for fill in (0x00, 0xFF))
+    run_once = _run_on_gpu if torch.cuda.is_available() else _run_on_emulator
+    first, second = (run_once(kernel, arguments, fill) for fill in (0x00, 0xFF))
     for a, b in zip(first, second, strict=True):
         assert a.tobytes() == b.tobytes(), f"{kernel}: an output is not written whole, or not deterministic"
     return first
@@ -151,13 +151,11 @@ def run(kernel: MicroKernel, arguments: list) -> list[np.ndarray]:
 def _run_on_gpu(kernel: MicroKernel, arguments: list, fill: int) -> list[np.ndarray]:
     major, minor = torch.cuda.get_device_capability()
     compiled = compile_kernel(kernel, f"sm_{major}{minor}a")
-    kinds = _parameters(kernel)
-    tensors = [
-        _on_gpu(a, fill) if kind is cute.Pointer else None for a, kind in zip(arguments, kinds, strict=True)
-    ]
+    given = _with_kinds(kernel, arguments)
+    tensors = [_on_gpu(a, fill) if kind is cute.Pointer else None for a, kind in given]
     values = [
         kind(argument) if tensor is None else _pointer(tensor.data_ptr())
-        for argument, kind, tensor in zip(arguments, kinds, tensors, strict=True)
+        for (argument, kind), tensor in zip(given, tensors, strict=True)
     ]
     compiled.function(*values, cuda.CUstream(torch.cuda.current_stream().cuda_stream))
     torch.cuda.synchronize()
@@ -172,6 +170,39 @@ def _run_on_gpu(kernel: MicroKernel, arguments: list, fill: int) -> list[np.ndar
         else:
             assert data.tobytes() == argument.tobytes(), f"{kernel} wrote to an input"
     return outputs
+
+
+def _run_on_emulator(kernel: MicroKernel, arguments: list, fill: int) -> list[np.ndarray]:
+    compiled = compile_kernel(kernel, ARCHITECTURES[0])
+    given = [_on_cpu(a, fill) if kind is cute.Pointer else a for a, kind in _with_kinds(kernel, arguments)]
+    where = kernel.where
+    written = [number for number, argument in enumerate(arguments) if isinstance(argument, Out)]
+    emulator.launch(
+        compiled.ptx,
+        compiled.entry,
+        grid=where.grid,
+        cluster=where.cluster,
+        block=where.block,
+        shared_bytes=where.shared_bytes,
+        arguments=given,
+        unwritten=written,
+        seed=None if fill == 0 else fill,
+    )
+    return [array for argument, array in zip(arguments, given, strict=True) if isinstance(argument, Out)]
+
+
+def _with_kinds(kernel: MicroKernel, arguments: list) -> list[tuple]:
+    return list(zip(arguments, _parameters(kernel), strict=True))
+
+
+def _on_cpu(argument, fill: int) -> np.ndarray:
+    """An input that may not be written to, or an output whose bytes are all `fill`."""
+    if isinstance(argument, Out):
+        count = int(np.prod(argument.shape)) * np.dtype(argument.dtype).itemsize
+        return np.full(count, fill, np.uint8).view(argument.dtype).reshape(argument.shape)
+    data = np.ascontiguousarray(argument).copy()
+    data.flags.writeable = False
+    return data
 
 
 def _on_gpu(argument, fill: int) -> torch.Tensor:

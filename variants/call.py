@@ -7,6 +7,7 @@ Contract
 """
 
 import math
+import numbers
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,7 +111,7 @@ def _check_tensor(name, tensor, device):
 
 def _check_number(name, value, least=-math.inf) -> float:
     """A number that is finite in FP32, and so is 1.44 times it (the folded scale)."""
-    fits = isinstance(value, int | float) and not isinstance(value, bool)
+    fits = isinstance(value, numbers.Real) and not isinstance(value, bool)
     fits = fits and abs(value) <= torch.finfo(torch.float32).max / 2 and value >= least
     bound = f" >= {least}" if math.isfinite(least) else ""
     require(fits, f"{name} must be a finite FP32 number{bound}, got {value!r}")
@@ -125,7 +126,7 @@ def _check_rows(name, tensor, kernel, requests, kv_heads) -> int:
     require(
         tuple(tensor.shape) in shapes,
         f"{name} must be [{tokens}, {heads * dim}] or [{tokens}, {heads}, {dim}] "
-        f"(R={requests}, H={kv_heads}), got {list(tensor.shape)}",
+        f"(R={requests} from seq_lens, H={kv_heads} from kv_cache), got {list(tensor.shape)}",
     )
     packed = tensor.stride(-1) == 1 and (tensor.dim() == 2 or tensor.stride(1) == dim)
     require(packed, f"{name} must have its heads packed, got strides {list(tensor.stride())}")

@@ -159,7 +159,7 @@ class ClusterKernel(AttentionKernel):
         pages = self.empty_pages()
         visible = CausalMask(self.tokens, self.heads_per_kv).key_ranges(length, row_group)
         live = walk.pages(length, self.page_size)
-        self.pages.start(walk, live, incoming)
+        self.pages.start(walk, live, self.steps == 1, incoming)
         for step in cutlass.range_constexpr(self.steps):
             if step * self.pages_per_step < live:
                 self.pages.take(walk, live, Int32(step), step + 1 == self.steps, incoming, pages)

@@ -58,8 +58,8 @@ def attn2(
     """Paged decode attention of a verify step, finished by the variant's epilogue.
 
     Let R be the number of requests, H the KV heads of this rank, T the verified tokens, G the query heads
-    of a KV head, D the head dim (for these modules' constants see the kernel's fields). Row t of a request
-    of length L sees keys [0, L - T + t]; L = 0 (padding) gives rows of zeros.
+    of a KV head, D the head dim (the module's docstring has the numbers). Token t of a request of length L
+    sees keys [0, L - T + t]; L = 0 (padding) gives rows of zeros.
 
     q, gate: [T R, G H D] or [T R, G H, D], BF16, heads packed, any token stride that is a multiple of 8
         elements: slices of one fused row are fine.
@@ -67,13 +67,14 @@ def attn2(
         honoured, a page of one head is contiguous.
     block_table: [R, at least ceil(max_seq_len / page_size)], int32. Entries past a request's live pages
         may hold anything.
-    seq_lens: [R], int32, verified tokens included, none above max_seq_len.
+    seq_lens: [R], int32, verified tokens included. Of a length above max_seq_len not all keys are attended.
     max_seq_len, window: the deployment, not the step: they pick the variant.
     scale: softmax scale. eps: added to the mean square inside the root of the norm; below 2**-126 it is 0.
     num_splits, workspace, counters: for variants that split a request over several clusters; others
         ignore them.
     out: where to write, shaped as q may be; allocated like q if not given.
-    pdl: launch with programmatic dependent launch.
+    pdl: launch with programmatic dependent launch: the kernel waits before it reads anything, and lets the
+        next one start at once, which must wait before it reads out or overwrites what this one reads.
     variant: a variant's name, instead of the first that serves the deployment.
 
     Returns out. Raises TypeError or ValueError for an argument that cannot be served, and RuntimeError for
@@ -225,14 +226,14 @@ def _executor(variant, pdl, device):
     executor = _prepared.get(key)
     if executor is not None:
         return executor
-    if torch.cuda.is_current_stream_capturing():
-        raise RuntimeError(
-            f"the kernel {variant.name!r} (pdl={bool(pdl)}) is not compiled for cuda:{index}, and a graph "
-            "capture is no time to do it: call prepare() first"
-        )
-    with _prepare_lock:
-        if key not in _prepared:
-            with torch.cuda.device(index):
+    with torch.cuda.device(index):
+        if torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(
+                f"the kernel {variant.name!r} (pdl={bool(pdl)}) is not compiled for cuda:{index}, and a "
+                "graph capture is no time to do it: call prepare() first, before the capture begins"
+            )
+        with _prepare_lock:
+            if key not in _prepared:
                 arch = _device_arch(torch.device("cuda", index))
                 _prepared[key] = compile_attn2(variant.name, pdl=pdl, arch=arch).to(index)
-        return _prepared[key]
+            return _prepared[key]

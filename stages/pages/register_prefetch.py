@@ -53,10 +53,11 @@ class RegisterPrefetch:
         self._look_up(walk, Int32(0), incoming)
         return incoming
 
-    def start(self, walk: PageWalk, live: Int32, incoming: Incoming) -> None:
-        """Begin to load step 0. live: how many pages the warp's walk has."""
+    def start(self, walk: PageWalk, live: Int32, last: bool, incoming: Incoming) -> None:
+        """Begin to load step 0. live: how many pages the walk has; last: they all fit into step 0."""
         self._load(walk, live, Int32(0), incoming)
-        self._look_up(walk, Int32(1), incoming)
+        if not last:
+            self._look_up(walk, Int32(1), incoming)
 
     def take(
         self,

@@ -7,7 +7,7 @@ Contract
     dims of it.
 
     Called once by all threads of the CTA together. Before it, nothing may be in flight in the region; after
-    it, the region is free once every thread has passed the skeleton's next barrier.
+    it, the region is free once every thread has passed the kernel's next barrier.
 
     Reads and writes are 16 bytes wide and free of bank conflicts with 4 warps and more.
 """

@@ -67,7 +67,7 @@ class Ring:
     def begin(self, walk):
         """As the protocol has it."""
 
-    def start(self, walk, live, incoming):
+    def start(self, walk, live, last, incoming):
         """As the protocol has it."""
 
     def take(self, walk, live, step, last, incoming, pages):

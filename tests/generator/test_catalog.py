@@ -98,11 +98,13 @@ class UnknownFact(Ring):
         (NoTake, "NoTake has no method take(self, walk, live, step, last, incoming, pages)"),
         (
             OtherNames,
-            "OtherNames.start(self, walk, length, incoming) should be start(self, walk, live, incoming)",
+            "OtherNames.start(self, walk, length, incoming) should be "
+            "start(self, walk, live, last, incoming)",
         ),
         (
             KeywordOnly,
-            "KeywordOnly.start(self, walk, *, live, incoming) should be start(self, walk, live, incoming)",
+            "KeywordOnly.start(self, walk, *, live, incoming) should be "
+            "start(self, walk, live, last, incoming)",
         ),
         (UnknownFact, "the field colour of UnknownFact is no known fact"),
         (type("Plain", (), {}), "Plain is not a dataclass"),

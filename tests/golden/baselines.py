@@ -69,8 +69,8 @@ def unfold_tiles(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> tuple[np.ndarra
 
 def mma(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     """c + a @ b of register files as FP32 bits [tiles, 4, 32], summed in float64 in ascending order."""
-    left, right, start = (x.astype(np.float64) for x in unfold_tiles(a, b, c))
     with np.errstate(all="ignore"):
+        left, right, start = (x.astype(np.float64) for x in unfold_tiles(a, b, c))
         for k in range(left.shape[2]):
             start = start + left[:, :, k, None] * right[:, k, None, :]
     bits = _bits(start, flushed=False)

@@ -13,7 +13,7 @@ from tests.numerics import from_bits
 COUNT = 1024
 """Operands of each instruction."""
 
-COMPARISONS = "eq ne lt le gt ge equ neu ltu leu gtu geu num nan".split()
+COMPARISONS = ["eq", "ne", "lt", "le", "gt", "ge", "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan"]
 
 ROUNDINGS = ("rn", "rz", "rm", "rp")
 
@@ -81,7 +81,11 @@ FAMILIES: dict[str, tuple[int, tuple[str, ...]]] = {
     "functions": (
         2,
         (
-            *(f"{op}.approx{ftz}.f32 $0, $1;" for ftz in (".ftz", "") for op in ("ex2", "rcp", "rsqrt", "lg2")),
+            *(
+                f"{op}.approx{ftz}.f32 $0, $1;"
+                for ftz in (".ftz", "")
+                for op in ("ex2", "rcp", "rsqrt", "lg2")
+            ),
             *(f"{op}.approx{ftz}.f32 $0, $1;" for ftz in (".ftz", "") for op in ("sqrt", "sin", "cos")),
             "tanh.approx.f32 $0, $1;",
             "div.approx.ftz.f32 $0, $1, $2;",
@@ -105,6 +109,31 @@ SPECIAL = np.array(
 )
 
 
+UNDERFLOWS = np.array(
+    [
+        # a * b, then a * b + c just below the smallest normal number: rounded up to it, or flushed?
+        (0x00800001, 0x3F7FFFFE, 0x00000000),
+        (0x80800001, 0x3F7FFFFE, 0x00000000),
+        (0x00800000, 0x3F7FFFFF, 0x00000000),
+        (0x00800002, 0x3F7FFFFC, 0x00000000),
+        (0x01000001, 0x3EFFFFFE, 0x80000000),
+        (0x17800000, 0x97800000, 0x00800000),
+        (0x17800000, 0x17800000, 0x80800000),
+        (0x17800000, 0x97800000, 0x00800001),
+        (0x2A800000, 0x94800000, 0x00800000),
+        (0x2A800000, 0x94000000, 0x00800000),
+        (0x2A800000, 0x95000000, 0x00800000),
+        (0x00800000, 0x3F000000, 0x00800000),
+        (0x00800000, 0xBF000000, 0x00800001),
+        (0x00FFFFFF, 0xBF800000, 0x01000000),
+        (0x20000000, 0x20000000, 0x80000001),
+        (0x20000000, 0x9F800000, 0x00400000),
+    ],
+    np.uint32,
+)
+"""Products and sums at the edge of the normal numbers."""
+
+
 def operands(seed: int, count: int) -> np.ndarray:
     """[count, COUNT] words: special ones, numbers near 1, of any size up to 2**34, and any bits at all."""
     columns = []
@@ -120,12 +149,15 @@ def operands(seed: int, count: int) -> np.ndarray:
         ]
         columns.append(np.choose(kind, choices))
     x = np.stack(columns)
+    if count == 2:
+        x[:, -len(UNDERFLOWS) :] = UNDERFLOWS.T[:2]
     if count == 3:
         # Sums that cancel: c is -a * b rounded, or a neighbour of it, for an eighth of the elements.
         with np.errstate(all="ignore"):
             near = -(from_bits(x[0, ::8]).astype(np.float64) * from_bits(x[1, ::8])).astype(np.float32)
         near = np.where(np.isnan(near), np.uint32(0x7FC00000), near.view(np.uint32))
         x[2, ::8] = near + inputs.whole(seed + 99, -1, 2, COUNT // 8).astype(np.uint32)
+        x[:, -len(UNDERFLOWS) :] = UNDERFLOWS.T
     return x
 
 

@@ -1,4 +1,4 @@
-"""Fixtures of the kernel tests: generated variants as test subjects, and the device they run on."""
+"""Fixtures of the kernel tests: generated variants as test subjects, on a GPU or on the emulator."""
 
 import copy
 import importlib.util
@@ -14,8 +14,10 @@ import torch
 import yaml
 
 from generator.render import generate
-from tests.problems import Problem
-from tests.reference import Partition, assert_close
+from tests.kernels.scale import GPU
+from verification.attention import Partition, assert_close
+from verification.problems import Problem
+from verification.runner import run_emulated
 
 SPEC = Path(__file__).resolve().parents[2] / "spec.yaml"
 
@@ -23,12 +25,17 @@ EPILOGUES = {"cluster": "norm_gate", "cluster8": "norm_gate", "cluster_plain": "
 """The variants under test, and how each finishes its rows."""
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs a GPU itself, `@pytest.mark.cuda("what it needs of it")`, where there is none."""
+    marker = item.get_closest_marker("cuda")
+    if marker is not None and not GPU:
+        pytest.skip(f"no CUDA device: {marker.args[0]}")
+
+
 @pytest.fixture(scope="session")
 def device() -> str:
-    """The device that kernels run on."""
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
-    return "cuda"
+    """Where tensors lie and kernels run: "cuda", or "cpu" for the emulator."""
+    return "cuda" if GPU else "cpu"
 
 
 def import_from(path: Path, name: str) -> ModuleType:
@@ -69,7 +76,7 @@ def workshop_module(workshop_path) -> ModuleType:
 
 @dataclass(frozen=True)
 class Subject:
-    """One variant under test."""
+    """One variant under test, on the GPU or on the emulator."""
 
     module: ModuleType
     name: str
@@ -92,20 +99,32 @@ class Subject:
             kv_heads=problem.kv_cache.shape[1], max_seq_len=problem.max_seq_len, variant=self.name, **more
         )
 
-    def run(self, problem: Problem, **more: Any) -> torch.Tensor:
-        """Call the kernel; it writes to an output full of NaN unless `more` brings one."""
-        out = more.pop("out", None)
+    def call(
+        self,
+        arguments: dict[str, Any],
+        *,
+        out: torch.Tensor | None = None,
+        pdl: bool = False,
+        seed: int | None = None,
+    ) -> torch.Tensor:
+        """Call the kernel. seed: of the emulator's schedule; a GPU makes its own."""
+        if self.device == "cuda":
+            return self.module.attn2(**arguments, out=out, pdl=pdl, variant=self.name)
+        return run_emulated(self.module, self.name, arguments, out=out, pdl=pdl, seed=seed)[0]
+
+    def run(self, problem: Problem, *, out: torch.Tensor | None = None, **more: Any) -> torch.Tensor:
+        """`call` for a problem; the kernel writes to an output full of NaN unless one is given."""
         out = problem.poisoned_out() if out is None else out
-        assert self.module.attn2(**problem.arguments(), out=out, variant=self.name, **more) is out
+        assert self.call(problem.arguments(), out=out, **more) is out
         return out
 
     def expected(self, problem: Problem) -> torch.Tensor:
         """What the reference gives for this variant."""
         return problem.expected(self.partition, self.epilogue)
 
-    def check(self, problem: Problem) -> torch.Tensor:
+    def check(self, problem: Problem, **more: Any) -> torch.Tensor:
         """Call the kernel and compare with the reference; returns the output."""
-        out = self.run(problem)
+        out = self.run(problem, **more)
         assert_close(out, self.expected(problem))
         return out
 

@@ -1,4 +1,4 @@
-"""The same bits, whatever else changes: runs, batches, page placement, graphs, load, and earlier calls."""
+"""The same bits, whatever else changes: runs, schedules, batches, placement, graphs, load, earlier calls."""
 
 import dataclasses
 import math
@@ -8,50 +8,54 @@ import torch
 
 from generated import attn2 as checked_in
 from tests.kernels.conftest import Subject, bits, import_from
-from tests.problems import Layout, Problem, make_problem
-from tests.reference import TOKENS, assert_close
+from tests.kernels.scale import SCALE
+from verification.attention import TOKENS, assert_close
+from verification.problems import Layout, Problem, make_problem
 
-LENGTHS = [2048, 9, 1025, 0, 777, 130, 16, 1500]
+GRAPH_LENGTHS = [2048, 9, 1025, 0, 777, 130, 16, 1500]
 
 
 @pytest.fixture
 def problem(device) -> Problem:
-    """Eight unlike requests of two KV heads."""
-    return make_problem(LENGTHS, kv_heads=2, device=device, seed=11)
+    """Unlike requests."""
+    return make_problem(SCALE.bits_lengths, kv_heads=SCALE.kv_heads, device=device, seed=11)
+
+
+@pytest.fixture
+def graph_problem(device) -> Problem:
+    """Eight unlike requests of two KV heads, of which graphs are captured."""
+    return make_problem(GRAPH_LENGTHS, kv_heads=2, device=device, seed=11)
 
 
 @pytest.mark.parametrize("pdl", [False, True])
-def test_200_runs(subject, problem, pdl):
-    """200 runs, launched without a pause, have the bits of the first.
+def test_every_run_has_the_same_bits(subject, problem, pdl):
+    """200 runs, launched without a pause, have the bits of the first; so have runs with dependent launch.
 
-    So have runs with programmatic dependent launch.
+    On the emulator each run has its own order of warps, CTAs, clusters and of asynchronous writes.
     """
     want = bits(subject.check(problem))
-    outs = [subject.run(problem, pdl=pdl) for _ in range(200)]
+    outs = [subject.run(problem, pdl=pdl, seed=seed) for seed in range(SCALE.repeats[pdl])]
     assert all(torch.equal(bits(out), want) for out in outs)
 
 
-@pytest.mark.parametrize(
-    "order",
-    [[i] for i in range(len(LENGTHS))]
-    + [[0, 2, 4], [7, 6, 5, 4, 3, 2, 1, 0], [4] * 5, [3, 3, 1], [*range(8), *range(8), 2]],
-    ids=str,
-)
-def test_a_request_does_not_mind_its_batch(subject, problem, order):
-    """Alone, at another position, twice, next to padding, in a batch of 17: a request's bits are its own."""
-    want = bits(subject.run(problem)).unflatten(0, (-1, TOKENS))[order]
-    out = bits(subject.run(problem.requests(order))).unflatten(0, (-1, TOKENS))
-    assert torch.equal(out, want)
+def test_a_request_does_not_mind_its_batch(subject, problem):
+    """Alone, at another position, twice, next to padding, in a larger batch: a request's bits are its own."""
+    want = bits(subject.run(problem)).unflatten(0, (-1, TOKENS))
+    for order in SCALE.bits_orders:
+        out = bits(subject.run(problem.requests(order))).unflatten(0, (-1, TOKENS))
+        assert torch.equal(out, want[list(order)]), order
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_pages_may_lie_anywhere(subject, problem, seed):
+def test_pages_may_lie_anywhere(subject, problem):
     """The physical placement of the pages does not matter."""
-    assert torch.equal(bits(subject.run(problem.relocated(seed))), bits(subject.run(problem)))
+    want = bits(subject.run(problem))
+    for seed in range(SCALE.placements):
+        assert torch.equal(bits(subject.run(problem.relocated(seed + 1))), want), seed
 
 
-def test_kv_heads_are_independent(subject, problem):
+def test_kv_heads_are_independent(subject):
     """A KV head alone has the bits that it has among others."""
+    problem = make_problem(SCALE.bits_lengths[:2], kv_heads=2, device=subject.device, seed=11)
     want = bits(subject.run(problem)).unflatten(1, (2, -1))
     for head in range(2):
         columns = slice(head * 512, (head + 1) * 512)
@@ -66,21 +70,23 @@ def test_kv_heads_are_independent(subject, problem):
 
 REPLAYS = [
     [9, 8, 16, 0, 21, 7, 16, 40],
-    LENGTHS,
+    GRAPH_LENGTHS,
     [8, 8, 8, 0, 8, 8, 8, 8],
     [2047, 9, 1024, 0, 1, 129, 0, 1499],
     [0] * 8,
     [33, 9, 2, 0, 700, 130, 15, 1024],
-    LENGTHS,
+    GRAPH_LENGTHS,
 ]
 """Lengths of a captured graph's replays: up to the longest and back, none above a request's pages."""
 
 
-def test_a_graph_captured_short_serves_every_length(subject, problem):
+@pytest.mark.cuda("captures a graph")
+def test_a_graph_captured_short_serves_every_length(subject, graph_problem):
     """Captured at the first of REPLAYS and replayed at all of them, a graph has the bits of eager calls.
 
     Whatever the table and the cache hold past each length is still there; and the results are right.
     """
+    problem = graph_problem
     subject.prepare(problem)
     lengths = problem.seq_lens
     lengths.copy_(torch.tensor(REPLAYS[0]))
@@ -96,8 +102,10 @@ def test_a_graph_captured_short_serves_every_length(subject, problem):
         assert_close(captured, subject.expected(problem))
 
 
-def test_a_graph_sees_new_pages_and_activations(subject, problem):
+@pytest.mark.cuda("captures a graph")
+def test_a_graph_sees_new_pages_and_activations(subject, graph_problem):
     """The table, the cache, q and gate are read at replay: another problem copied in gives its bits."""
+    problem = graph_problem
     subject.prepare(problem)
     names = ("q", "gate", "kv_cache", "block_table", "seq_lens")
     held = dataclasses.replace(problem, **{name: getattr(problem, name).clone() for name in names})
@@ -105,7 +113,7 @@ def test_a_graph_sees_new_pages_and_activations(subject, problem):
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         subject.run(held, out=captured)
-    other = make_problem(LENGTHS, kv_heads=2, device=subject.device, seed=12)
+    other = make_problem(GRAPH_LENGTHS, kv_heads=2, device=subject.device, seed=12)
     assert other.kv_cache.shape == held.kv_cache.shape
     for source in (other, problem.relocated(5)):
         for name in names:
@@ -115,6 +123,7 @@ def test_a_graph_sees_new_pages_and_activations(subject, problem):
         assert torch.equal(bits(captured), bits(subject.run(source)))
 
 
+@pytest.mark.cuda("keeps its SMs and its L2 cache busy")
 def test_a_loaded_device_changes_nothing(subject, problem):
     """Another stream keeps the SMs and the L2 cache busy, so that CTAs start and finish in other orders."""
     want = bits(subject.run(problem))
@@ -133,6 +142,7 @@ def test_a_loaded_device_changes_nothing(subject, problem):
     assert all(torch.equal(bits(out), want) for out in outs)
 
 
+@pytest.mark.cuda("its memory outlives a launch")
 def test_nothing_is_left_over_from_a_call_full_of_nan(subject):
     """NaN that one call leaves in shared memory and registers of all SMs does not reach the next.
 
@@ -149,12 +159,20 @@ def test_nothing_is_left_over_from_a_call_full_of_nan(subject):
 
 
 def test_the_checked_in_module_has_the_bits_of_a_fresh_one(workshop_module, problem, device):
-    """`generated/attn2.py` serves a deployment with its first variant, unless one is named."""
+    """`generated/attn2.py` computes what a module made from the stages as they are computes."""
     fresh = Subject(workshop_module, "cluster", device)
-    out = checked_in.attn2(**problem.arguments())
-    assert torch.equal(bits(out), bits(fresh.check(problem)))
+    old = Subject(checked_in, "cluster", device)
+    assert torch.equal(bits(old.run(problem)), bits(fresh.check(problem)))
 
 
+@pytest.mark.cuda("the module's own launch chooses")
+def test_the_first_variant_that_serves_is_the_one(problem, device):
+    """Unless a variant is named, a deployment is served by the first of the module."""
+    first = Subject(checked_in, checked_in.VARIANTS[0].name, device)
+    assert torch.equal(bits(checked_in.attn2(**problem.arguments())), bits(first.check(problem)))
+
+
+@pytest.mark.cuda("captures a graph")
 def test_a_first_call_inside_capture_says_what_to_do(workshop_path, problem):
     """A kernel is not compiled during a capture; the error names `prepare`, and afterwards all is well."""
     module = import_from(workshop_path, "unprepared_attn2")

@@ -6,14 +6,15 @@ import pytest
 import torch
 
 from tests.kernels.conftest import batches
-from tests.problems import MODEL_SCALE, make_problem, model_like, padded, place
-from tests.reference import HEAD_DIM, TOKENS
+from tests.kernels.scale import SCALE, lengths_around
+from verification.attention import HEAD_DIM, TOKENS
+from verification.problems import MODEL_SCALE, make_problem, model_like, padded, place
 
 BATCH = [2048, 8, 1025, 777, 129, 16, 1500, 31]
 """Unlike requests: full, shortest, a page into the second round, within pages and at their ends."""
 
-UNLIKE = [40, 0, 1033, 2048, 5, 129]
-"""Lengths that leave warps with no page, one and more, with a padded and a short request among them."""
+UNLIKE = SCALE.unlike
+HEADS = SCALE.kv_heads
 
 
 def test_every_short_length(subject):
@@ -24,21 +25,22 @@ def test_every_short_length(subject):
 
 @pytest.mark.parametrize("boundary", range(128, 2049, 128))
 def test_lengths_around_boundaries(subject, boundary):
-    """Up to 9 keys below and above each multiple of 128.
+    """Lengths below and above each multiple of 128: see `lengths_around`.
 
     Among them are the rounds of 64 warps (1024 keys) and of 32 warps (512), and the shares of 8 warps: the
     last page is the first of a warp, a rank or a step, or only the later tokens see it. The table has
     exactly the columns that the longest request needs.
     """
-    lengths = range(boundary - 9, min(boundary + 9, 2048) + 1)
-    for seed, batch in enumerate(batches(lengths)):
-        subject.check(make_problem(batch, device=subject.device, seed=boundary + seed))
+    schedule = SCALE.schedules[boundary // 128 % len(SCALE.schedules)]
+    for seed, batch in enumerate(batches(lengths_around(boundary, 2048))):
+        problem = make_problem(batch, device=subject.device, seed=boundary + seed)
+        subject.check(problem, seed=schedule)
 
 
-@pytest.mark.parametrize("kv_heads", [1, 2, 4, 16])
+@pytest.mark.parametrize("kv_heads", SCALE.batches)
 def test_batches_of_unlike_requests(subject, kv_heads):
-    """R in 1..8 requests and any number of KV heads in one launch."""
-    for requests in range(1, 9):
+    """Up to 8 requests and any number of KV heads in one launch."""
+    for requests in SCALE.batches[kv_heads]:
         lengths = BATCH[:requests]
         problem = make_problem(
             lengths, kv_heads=kv_heads, device=subject.device, seed=requests, max_seq_len=2048
@@ -49,7 +51,7 @@ def test_batches_of_unlike_requests(subject, kv_heads):
 @pytest.mark.parametrize("scale", [0.02, 0.125, 0.4])
 def test_milder_logits(subject, scale):
     """Flat and moderate softmax, where many keys count: MODEL_SCALE, used elsewhere, has few."""
-    subject.check(make_problem(UNLIKE, kv_heads=2, device=subject.device, scale=scale))
+    subject.check(make_problem(UNLIKE, kv_heads=HEADS, device=subject.device, scale=scale))
 
 
 def test_short_and_padded_requests_are_zeros_where_no_key_is_seen(subject):
@@ -58,7 +60,7 @@ def test_short_and_padded_requests_are_zeros_where_no_key_is_seen(subject):
     Their q and gate hold NaN, as an engine's padding may. Rows with a key and the neighbours are right.
     """
     lengths = [1, 0, 2, 3, 33, 4, 5, 6, 7, 0]
-    content = model_like(len(lengths), padded(33), 2, device=subject.device)
+    content = model_like(len(lengths), padded(33), HEADS, device=subject.device)
     keyless = [(r, token) for r, length in enumerate(lengths) for token in range(max(0, TOKENS - length))]
     for r, token in keyless:
         content.q[r, token] = math.nan
@@ -91,7 +93,7 @@ def test_equal_scores_give_exactly_the_mean_of_the_visible_keys(plain, length):
     to a tie that FP32 could turn it.
     """
     for block in {0, (length - TOKENS) // HEAD_DIM, (length - 1) // HEAD_DIM}:
-        content = model_like(1, padded(length), 2, device=plain.device)
+        content = model_like(1, padded(length), HEADS, device=plain.device)
         content.q.zero_()
         key = one_hot_values(content, block)
         out = plain.run(place(content, [length])).view(TOKENS, -1, HEAD_DIM).float()
@@ -106,12 +108,12 @@ def test_equal_scores_give_exactly_the_mean_of_the_visible_keys(plain, length):
 @pytest.mark.parametrize("length", [9, 40, 64])
 def test_every_weight_of_a_short_request(plain, length):
     """V one-hot by key, as many dims as keys: the output is the softmax itself."""
-    content = model_like(1, padded(length), 2, device=plain.device, seed=length)
+    content = model_like(1, padded(length), HEADS, device=plain.device, seed=length)
     one_hot_values(content, 0)
     plain.check(place(content, [length], scale=0.3))
 
 
-@pytest.mark.parametrize("block", range(0, 32, 3))
+@pytest.mark.parametrize("block", range(0, 32, SCALE.weights_step))
 def test_the_weights_of_a_long_request(plain, block):
     """V one-hot by key, 64 keys at a time, four pages of four warps."""
     content = model_like(2, 2048, 1, device=plain.device, seed=block)
@@ -121,7 +123,7 @@ def test_the_weights_of_a_long_request(plain, block):
 
 def test_huge_logits(subject):
     """Logits up to +-1e4: weights underflow, and a softmax it is all the same."""
-    subject.check(make_problem(UNLIKE, kv_heads=2, device=subject.device, scale=1e4 / 64))
+    subject.check(make_problem(UNLIKE, kv_heads=HEADS, device=subject.device, scale=1e4 / 64))
 
 
 def test_equal_logits_of_minus_1e5(plain):
@@ -129,7 +131,7 @@ def test_equal_logits_of_minus_1e5(plain):
 
     The scores are equal to the bit, so FP32 errors cancel.
     """
-    content = model_like(len(UNLIKE), 2048, 2, device=plain.device)
+    content = model_like(len(UNLIKE), 2048, HEADS, device=plain.device)
     content.q.fill_(1.0)
     content.k.fill_(-1.0)
     plain.check(place(content, UNLIKE, scale=1e5 / 64))
@@ -154,7 +156,7 @@ def test_magnitudes_of_v(subject, magnitude):
 
     At 1e-3 eps outweighs the mean square; at 1e19 the squares are close to FP32's largest number.
     """
-    content = model_like(len(UNLIKE), 2048, 2, device=subject.device)
+    content = model_like(len(UNLIKE), 2048, HEADS, device=subject.device)
     size = content.v.float().abs().clamp(max=1.0) * content.v.float().sign() * magnitude
     content.v.copy_(size)
     out = subject.check(place(content, UNLIKE, scale=MODEL_SCALE))
@@ -166,7 +168,7 @@ def test_extreme_gates(subject):
 
     A plain epilogue does not read the gate.
     """
-    content = model_like(len(UNLIKE), 2048, 2, device=subject.device)
+    content = model_like(len(UNLIKE), 2048, HEADS, device=subject.device)
     values = torch.tensor([0.0, 88.0, -88.0, 100.0, -100.0, math.inf, -math.inf, math.nan])
     values = values.to(subject.device, torch.bfloat16)
     count = content.gate.numel()

@@ -1,6 +1,6 @@
 """The host side refuses what it cannot serve, and says which argument, what it got and what it needs.
 
-All but the last tests run on CPU tensors: everything is checked before the question of a device comes up.
+Wrong calls run on CPU tensors: everything is checked before the question of a device comes up.
 """
 
 import math
@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from tests.kernels.conftest import bits
-from tests.problems import make_problem
-from tests.reference import HEAD_DIM, assert_close
+from tests.kernels.scale import GPU
+from verification.attention import HEAD_DIM, assert_close
+from verification.problems import make_problem
 
 ROWS, COLUMNS, PAGES = 16, 1024, 4
 """Of the good call: two requests, two KV heads, max_seq_len 64."""
@@ -179,10 +180,9 @@ def test_prepare_refuses_what_no_call_could_serve(workshop_module, case):
     refuse(case, lambda: workshop_module.prepare(**deployment))
 
 
+@pytest.mark.skipif(GPU, reason="there is a CUDA device")
 def test_without_a_gpu_the_errors_say_what_to_do(workshop_module):
     """`prepare` needs a device; `compile_attn2` needs the name of an architecture."""
-    if torch.cuda.is_available():
-        pytest.skip("there is a CUDA device")
     with pytest.raises(ValueError, match="prepare needs a CUDA device"):
         workshop_module.prepare(kv_heads=2, max_seq_len=2048)
     with pytest.raises(ValueError, match='arch="sm_90a"'):
@@ -198,6 +198,7 @@ def test_split_kernel_says_what_one_cluster_cannot_serve(workshop_module):
         split_kernel(0, None)
 
 
+@pytest.mark.cuda("another tensor lies there")
 @pytest.mark.parametrize("name", ["gate", "kv_cache", "block_table", "seq_lens", "out"])
 def test_tensors_left_on_the_cpu_are_refused(subject, name):
     """With q on a CUDA device."""
@@ -215,13 +216,14 @@ def test_out_is_allocated_like_q(subject, dims):
     arguments = problem.arguments()
     if dims == 3:
         arguments["q"] = arguments["q"].unflatten(1, (-1, HEAD_DIM))
-    out = subject.module.attn2(**arguments, variant=subject.name)
+    out = subject.call(arguments)
     assert out.shape == arguments["q"].shape and out.is_contiguous() and out.dtype == torch.bfloat16
     assert torch.equal(bits(out).view_as(problem.q), bits(subject.run(problem)))
     none = {name: arguments[name][:0] for name in ("q", "gate", "block_table", "seq_lens")}
-    assert subject.module.attn2(**{**arguments, **none}, variant=subject.name).shape[0] == 0
+    assert subject.call({**arguments, **none}).shape[0] == 0
 
 
+@pytest.mark.cuda("launches on streams")
 def test_the_launch_goes_to_the_current_stream(subject):
     """On a side stream that is still to write q, the kernel waits its turn."""
     problem = make_problem([40, 1025], kv_heads=2, device=subject.device)
@@ -238,6 +240,7 @@ def test_the_launch_goes_to_the_current_stream(subject):
     assert_close(out, subject.expected(problem))
 
 
+@pytest.mark.cuda("there must be two")
 def test_another_device_than_the_current_one(subject):
     """The kernel runs where its tensors are, with the same bits, and the current device stays as it was."""
     if torch.cuda.device_count() < 2:

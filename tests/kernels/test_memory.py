@@ -3,30 +3,31 @@
 import dataclasses
 import math
 
+import numpy as np
 import pytest
 import torch
 
+import emulator
 from tests.kernels.conftest import bits
-from tests.problems import Layout, make_problem, model_like, place
-from tests.reference import HEAD_DIM, HEADS_PER_KV, PAGE_SIZE, TOKENS, assert_close
+from tests.kernels.scale import SCALE
+from verification.attention import HEAD_DIM, HEADS_PER_KV, PAGE_SIZE, TOKENS, assert_close
+from verification.problems import Layout, make_problem, model_like, place
 
-LENGTHS = [13, 1027, 0, 40, 2041, 3]
-"""Each ends within a page, so that there are slots behind the last token; one is padding."""
+LENGTHS = SCALE.memory_lengths
 
 
-@pytest.mark.parametrize("k_poison", [math.nan, math.inf, -math.inf, 0.0])
-def test_what_no_row_sees_changes_no_bit(subject, k_poison):
+def test_what_no_row_sees_changes_no_bit(subject):
     """NaN, Inf or zeros where no row may look give the same bits.
 
     In K and in V separately: in slots that no row sees, in unused pages, and behind other stale table
     entries.
     """
-    content = model_like(len(LENGTHS), 2048, 2, device=subject.device)
+    content = model_like(len(LENGTHS), 2048, SCALE.kv_heads, device=subject.device)
     clean = place(content, LENGTHS, layout=Layout(k_poison=0.0, v_poison=0.0))
     want = subject.check(clean)
-    for v_poison in (math.nan, math.inf, 0.0):
+    for k_poison, v_poison in SCALE.poisons:
         problem = place(content, LENGTHS, layout=Layout(k_poison=k_poison, v_poison=v_poison, seed=1))
-        assert torch.equal(bits(subject.run(problem)), bits(want)), v_poison
+        assert torch.equal(bits(subject.run(problem)), bits(want)), (k_poison, v_poison)
 
 
 @pytest.mark.parametrize("extra", [0, 1, 64])
@@ -43,12 +44,21 @@ def test_the_length_comes_from_seq_lens_alone(subject, extra):
 
 
 def visible_nan_cases(problem):
-    """(request, KV head, key): the first key, and each of the last tokens' own, in turn over the requests."""
+    """Lists of (request, KV head, key), one of each request: its first key, and each of its tokens' own.
+
+    A list holds as many cases as there are requests; together they hold every token's own key once.
+    """
     lengths = problem.seq_lens.tolist()
-    for offset in range(TOKENS + 1):
-        request = offset % len(lengths)
-        key = 0 if offset == TOKENS else lengths[request] - TOKENS + offset
-        yield request, offset % problem.kv_cache.shape[1], key
+    for first in range(0, TOKENS + 1, len(lengths)):
+        offsets = range(first, min(first + len(lengths), TOKENS + 1))
+        yield [
+            (
+                request,
+                offset % problem.kv_cache.shape[1],
+                0 if offset == TOKENS else lengths[request] - TOKENS + offset,
+            )
+            for request, offset in enumerate(offsets)
+        ]
 
 
 @pytest.mark.parametrize("half", ["k", "v"])
@@ -58,30 +68,30 @@ def test_visible_nan_reaches_the_rows_that_see_it_and_no_other(subject, half):
     NaN in K makes the seeing rows NaN, NaN in V their dim, or all dims where a norm follows; every other
     row keeps its bits.
     """
-    problem = make_problem([40, 1030, 19], kv_heads=2, device=subject.device)
-    clean = subject.run(problem).view(-1, 2 * HEADS_PER_KV, HEAD_DIM)
+    problem = make_problem([40, 1030, 19], kv_heads=SCALE.kv_heads, device=subject.device)
+    clean = subject.run(problem).view(TOKENS * 3, -1, HEAD_DIM)
     dim = 37
-    for request, kv_head, key in visible_nan_cases(problem):
+    whole_row = half == "k" or subject.epilogue == "norm_gate"
+    dims = slice(None) if whole_row else slice(dim, dim + 1)
+    for cases in visible_nan_cases(problem):
         cache = problem.kv_cache.clone()
-        page = problem.block_table[request, key // PAGE_SIZE].long()
-        cache[page, kv_head, key % PAGE_SIZE, dim + (HEAD_DIM if half == "v" else 0)] = math.nan
-        out = subject.run(dataclasses.replace(problem, kv_cache=cache)).view_as(clean)
-
         sees = torch.zeros(clean.shape, dtype=torch.bool, device=clean.device)
-        first_token = max(0, key - (int(problem.seq_lens[request]) - TOKENS))
-        tokens = slice(request * TOKENS + first_token, (request + 1) * TOKENS)
-        whole_row = half == "k" or subject.epilogue == "norm_gate"
-        dims = slice(None) if whole_row else slice(dim, dim + 1)
-        sees[tokens, kv_head * HEADS_PER_KV : (kv_head + 1) * HEADS_PER_KV, dims] = True
-        where = f"request {request}, KV head {kv_head}, key {key}"
-        assert torch.equal(out.isnan(), sees), where
-        assert torch.equal(bits(out)[~sees], bits(clean)[~sees]), where
+        for request, kv_head, key in cases:
+            page = problem.block_table[request, key // PAGE_SIZE].long()
+            cache[page, kv_head, key % PAGE_SIZE, dim + (HEAD_DIM if half == "v" else 0)] = math.nan
+            first_token = max(0, key - (int(problem.seq_lens[request]) - TOKENS))
+            tokens = slice(request * TOKENS + first_token, (request + 1) * TOKENS)
+            sees[tokens, kv_head * HEADS_PER_KV : (kv_head + 1) * HEADS_PER_KV, dims] = True
+        out = subject.run(dataclasses.replace(problem, kv_cache=cache)).view_as(clean)
+        assert torch.equal(out.isnan(), sees), cases
+        assert torch.equal(bits(out)[~sees], bits(clean)[~sees]), cases
 
 
 def test_nan_in_q_stays_in_its_row(subject):
     """A NaN in one query row makes that row NaN and no other of the 16 that share an mma."""
-    problem = make_problem([40, 1030], kv_heads=2, device=subject.device, layout=Layout(fused=False))
-    clean = subject.run(problem).view(-1, 2 * HEADS_PER_KV, HEAD_DIM)
+    layout = Layout(fused=False)
+    problem = make_problem([40, 1030], kv_heads=SCALE.kv_heads, device=subject.device, layout=layout)
+    clean = subject.run(problem).view(TOKENS * 2, -1, HEAD_DIM)
     problem.q.view_as(clean)[10, 3, 20] = math.nan
     out = subject.run(problem).view_as(clean)
     hit = torch.zeros_like(clean, dtype=torch.bool)
@@ -90,21 +100,21 @@ def test_nan_in_q_stays_in_its_row(subject):
     assert torch.equal(bits(out)[~hit], bits(clean)[~hit])
 
 
-@pytest.mark.parametrize(
-    "layout",
-    [
-        Layout(fused=False),
-        Layout(layers=3, layer=1),
-        Layout(head_gap=4),
-        Layout(layers=2, layer=1, head_gap=1, spare_columns=7, seed=5),
-    ],
-    ids=["contiguous rows", "one layer of three", "gaps between heads", "all at once"],
-)
-def test_strides_are_honoured(subject, layout):
+LAYOUTS = {
+    "contiguous rows": Layout(fused=False),
+    "one layer of three": Layout(layers=3, layer=1),
+    "gaps between heads": Layout(head_gap=4),
+    "all at once": Layout(layers=2, layer=1, head_gap=1, spare_columns=7, seed=5),
+}
+
+
+def test_strides_are_honoured(subject):
     """The same content in another layout gives the same bits."""
-    content = model_like(len(LENGTHS), 2048, 2, device=subject.device)
-    want = subject.check(place(content, LENGTHS))
-    assert torch.equal(bits(subject.run(place(content, LENGTHS, layout=layout))), bits(want))
+    lengths = LENGTHS[:2]
+    content = model_like(len(lengths), 2048, 2, device=subject.device)
+    want = subject.check(place(content, lengths))
+    for name, layout in LAYOUTS.items():
+        assert torch.equal(bits(subject.run(place(content, lengths, layout=layout))), bits(want)), name
 
 
 def test_heads_may_be_a_dimension_and_out_a_slice(subject):
@@ -112,7 +122,7 @@ def test_heads_may_be_a_dimension_and_out_a_slice(subject):
 
     The bits are the same, the output is written in full, and what lies between its rows is not touched.
     """
-    problem = make_problem(LENGTHS, kv_heads=2, device=subject.device)
+    problem = make_problem(LENGTHS, kv_heads=SCALE.kv_heads, device=subject.device)
     want = subject.check(problem)
     split = {name: getattr(problem, name).unflatten(1, (-1, HEAD_DIM)) for name in ("q", "gate")}
     out = problem.poisoned_out(padding=24)
@@ -124,13 +134,21 @@ def test_heads_may_be_a_dimension_and_out_a_slice(subject):
 
 def test_inputs_are_left_alone(subject):
     """A call writes to `out` and to nothing else."""
-    problem = make_problem(LENGTHS, kv_heads=2, device=subject.device)
+    problem = make_problem(LENGTHS, kv_heads=SCALE.kv_heads, device=subject.device)
     inputs = (problem.q, problem.gate, problem.kv_cache, problem.block_table, problem.seq_lens)
     before = [tensor.clone() for tensor in inputs]
     subject.run(problem)
     for tensor, copy in zip(inputs, before, strict=True):
         kind = torch.int16 if tensor.dtype == torch.bfloat16 else torch.int32
         assert torch.equal(tensor.view(kind), copy.view(kind))
+
+
+def far_cache(pages, layers, device):
+    """[pages, layers, 4, 16, 128] of many GiB: NaN on a GPU; zeros that take no memory on the CPU."""
+    shape = (pages, layers, 4, PAGE_SIZE, 2 * HEAD_DIM)
+    if device == "cuda":
+        return torch.full(shape, math.nan, dtype=torch.bfloat16, device=device)
+    return torch.from_numpy(emulator.sparse(math.prod(shape), np.int16)).view(torch.bfloat16).view(shape)
 
 
 @pytest.mark.parametrize("layers", [1, 4])
@@ -140,22 +158,17 @@ def test_addresses_past_32_bits(subject, layers):
     With H = 4 these are pages 131072 and (both) 262144, or a quarter of that where four layers interleave.
     Pages lie on both sides of each.
     """
-    if subject.device != "cuda" or torch.cuda.mem_get_info()[0] < 6 * 2**30:
+    if subject.device == "cuda" and torch.cuda.mem_get_info()[0] < 6 * 2**30:
         pytest.skip("needs 6 GiB of free device memory")
-    problem = make_problem([200, 77, 1000], kv_heads=4, device=subject.device)
+    problem = make_problem(SCALE.far_lengths, kv_heads=4, device=subject.device)
     want = subject.check(problem)
     count = int(problem.needed.sum())
     half, whole = 131072 // layers, 262144 // layers
-    around = [edge + offset for edge in (half, whole) for offset in range(-count // 4 - 1, count // 4 + 1)]
+    around = [edge + i - count // 4 for i in range(-(-count // 2)) for edge in (half, whole)]
     places = torch.tensor(around[:count], device=subject.device)
-    assert len(places) == count and places.unique().numel() == count
-    storage = torch.full(
-        (whole + count, layers, 4, PAGE_SIZE, 2 * HEAD_DIM),
-        math.nan,
-        dtype=torch.bfloat16,
-        device=subject.device,
-    )
-    cache = storage[:, layers - 1]
+    for edge in (half, whole):
+        assert (places == edge - 1).any() and (places == edge).any()
+    cache = far_cache(whole + count, layers, subject.device)[:, layers - 1]
     table = problem.block_table.clone()
     cache[places] = problem.kv_cache[table[problem.needed].long()]
     table[problem.needed] = places.to(torch.int32)

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from tests.problems import INT_MAX, Layout, make_problem, model_like, place
-from tests.reference import HEAD_DIM, PAGE_SIZE, TOKENS, Partition
+from verification.attention import HEAD_DIM, PAGE_SIZE, TOKENS, Partition
+from verification.problems import INT_MAX, Layout, make_problem, model_like, place
 
 PARTITION = Partition(cluster=16, warps=4, pages_per_step=2)
 LENGTHS = [100, 0, 9, 16, 33, 5]

@@ -5,9 +5,8 @@ import math
 import pytest
 import torch
 
-from tests import reference
-from tests.problems import Problem, make_problem, model_like, padded, place
-from tests.reference import (
+from verification import attention as reference
+from verification.attention import (
     HEAD_DIM,
     PAGE_SIZE,
     TOKENS,
@@ -16,6 +15,7 @@ from tests.reference import (
     bf16_ulp,
     worst_ulps,
 )
+from verification.problems import Problem, make_problem, model_like, padded, place
 
 CLUSTER = Partition(cluster=16, warps=4, pages_per_step=2)
 

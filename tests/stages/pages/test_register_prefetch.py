@@ -92,7 +92,7 @@ class Prefetching(MicroKernel):
         pages.k.fill(0)
         pages.v.fill(0)
         live = walk.pages(length, PAGE_SIZE)
-        loader.start(walk, live, incoming)
+        loader.start(walk, live, False, incoming)
         for step in cutlass.range_constexpr(self.steps):
             if cutlass.const_expr(self.only_live):
                 pages.k.fill(0)

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests import reference
-from tests.reference import HEAD_DIM, HEADS_PER_KV, PAGE_SIZE, TOKENS, Partition
+from verification import attention as reference
+from verification.attention import HEAD_DIM, HEADS_PER_KV, PAGE_SIZE, TOKENS, Partition
 
 MODEL_SCALE = 0.68413
 """A model's softmax scale for q and k that have been RMS-normalised: no logit is beyond 44."""

@@ -1,0 +1,172 @@
+"""The checker's errors, in words: who, where, and what it collides with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+import numpy as np
+
+from emulator.clocks import EARLIER_WAVE
+from emulator.interface import (
+    BarrierFault,
+    Group,
+    Instruction,
+    MemoryFault,
+    Race,
+    UnfinishedAsync,
+    UninitialisedRead,
+)
+from emulator.shadow import IN_FLIGHT, Rows, Shadow
+
+if TYPE_CHECKING:
+    from emulator.checker import Checker
+
+
+def place(instruction: Instruction | None) -> str:
+    """An instruction's place in words."""
+    if instruction is None:
+        return "an unknown place"
+    source = f", {instruction.source}" if instruction.source else ""
+    return f"PTX line {instruction.line}{source}: `{instruction.text}`"
+
+
+class Faults:
+    """Raises the errors of a checker."""
+
+    def __init__(self, checker: Checker):
+        self._checker = checker
+        self._machine = checker.machine
+
+    # ---- words -------------------------------------------------------------------------------------
+
+    def _address(self, shadow: Shadow, rows: Rows, row: int, column: int) -> str:
+        offset = (int(rows.index[row]) * rows.width + column) * 2
+        if shadow.region.space == "shared":
+            window = self._machine.shared_window
+            return f"shared byte {offset % window} of CTA {offset // window} of the wave"
+        return f"byte {offset} of {shadow.region.name} ({shadow.region.base + offset:#x})"
+
+    def _who(self, other: int, serial: int) -> str:
+        events = self._checker.events
+        where = place(events[serial] if serial < len(events) else None)
+        if other >= 0:
+            return f"by {self._machine.describe(other)} at {where}"
+        if other == EARLIER_WAVE:
+            return f"by a CTA that ran before, at {where}"
+        return f"asynchronously, and only a wait for the mbarrier's phase orders it: {where}"
+
+    # ---- errors ------------------------------------------------------------------------------------
+
+    def unwritten(
+        self, shadow: Shadow, rows: Rows, group: Group, instruction: Instruction, row: int, column: int
+    ) -> NoReturn:
+        """Memory that nobody has written."""
+        element = row if rows.element is None else int(rows.element[row])
+        raise UninitialisedRead(
+            f"a read of {shadow.region.space} memory that nothing has written",
+            instruction=instruction,
+            thread=group.describe(element),
+            address=self._address(shadow, rows, row, column),
+        )
+
+    def code(
+        self,
+        shadow: Shadow,
+        rows: Rows,
+        group: Group,
+        instruction: Instruction,
+        row: int,
+        column: int,
+        code: int,
+        owner: int,
+        what: str,
+    ) -> NoReturn:
+        """Memory in flight, or an mbarrier."""
+        element = row if rows.element is None else int(rows.element[row])
+        thread, address = group.describe(element), self._address(shadow, rows, row, column)
+        if code != int(IN_FLIGHT):
+            raise BarrierFault(
+                f"a {what} of an mbarrier as if it were data",
+                instruction=instruction,
+                thread=thread,
+                address=address,
+            )
+        offset = (int(rows.index[row]) * rows.width + column) * 2
+        found = None
+        for flight in self._machine.asynchronous.flights:
+            inside = (flight.offsets <= offset) & (offset < flight.offsets + flight.size) & flight.open
+            if flight.region is shadow.region and inside.any():
+                found = flight.instruction
+        raise UnfinishedAsync(
+            f"a {what} where an asynchronous write is in flight, issued by {self._machine.describe(owner)} "
+            f"at {place(found)}; nobody has waited for it",
+            instruction=instruction,
+            thread=thread,
+            address=address,
+        )
+
+    def race(
+        self,
+        shadow: Shadow,
+        rows: Rows,
+        group: Group,
+        instruction: Instruction,
+        row: int,
+        column: int,
+        what: str,
+        did: str,
+        other: int,
+        serial: int,
+    ) -> NoReturn:
+        """Two accesses that nothing orders."""
+        element = row if rows.element is None else int(rows.element[row])
+        raise Race(
+            f"a race: this {what} and an earlier access are not ordered; {did} {self._who(other, serial)}",
+            instruction=instruction,
+            thread=group.describe(element),
+            address=self._address(shadow, rows, row, column),
+        )
+
+    def uninitialised_mbarrier(
+        self, group: Group, instruction: Instruction, element: int, offset: int
+    ) -> NoReturn:
+        """An mbarrier whose initialisation may not have happened yet."""
+        known = self._checker.mbarriers.known[offset]
+        raise BarrierFault(
+            f"nothing orders this behind the mbarrier's initialisation by {self._machine.describe(known.thread)} "
+            f"at {place(self._checker.events[known.serial])}",
+            instruction=instruction,
+            thread=group.describe(element),
+            address=self._machine.asynchronous.mbarriers.name(offset),
+        )
+
+    def early_exit(self, cta: int, group: Group) -> None:
+        """Raise if other CTAs may still use the memory of a CTA that has ended."""
+        checker, machine = self._checker, self._machine
+        last = group.threads[group.cta == cta][-1:]
+        for _, (serial, thread, instruction) in sorted(checker.visits.get(cta, {}).items()):
+            if not self._any_knows(cta, thread, serial):
+                raise MemoryFault(
+                    "a CTA ends and nothing says that its peer has done with its shared memory: "
+                    f"used by {machine.describe(thread)} at {place(instruction)}",
+                    instruction=instruction,
+                    thread=machine.describe(int(last[0])),
+                )
+        for known in checker.mbarriers.of_cta.get(cta, ()):
+            if known.from_far is not None and known.from_far[0] > known.seen:
+                phase, thread, instruction, arrival = known.from_far
+                if arrival is not None and self._any_knows(cta, thread, arrival):
+                    continue
+                raise MemoryFault(
+                    f"a CTA ends without having waited for phase {phase} of its mbarrier, which "
+                    f"{machine.describe(thread)} completes or arrives at, {place(instruction)}",
+                    instruction=instruction,
+                    thread=machine.describe(int(last[0])),
+                )
+
+    def _any_knows(self, cta: int, thread: int, serial: int) -> bool:
+        block = self._machine.block_size
+        threads = np.arange(cta * block, (cta + 1) * block)
+        count = len(threads)
+        known = self._checker.clocks.ordered(threads, np.full(count, thread), np.full(count, serial))
+        return bool(known.any())

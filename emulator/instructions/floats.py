@@ -1,0 +1,52 @@
+"""Arithmetic on floats and conversions that touch a float: by `numerics.opcodes`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from emulator.interface import Array, Group, Instruction, Operation, operation
+from emulator.numerics.opcodes import UnknownOpcode, find
+
+
+@operation(
+    "add",
+    "sub",
+    "mul",
+    "fma",
+    "mad",
+    "max",
+    "min",
+    "neg",
+    "abs",
+    "ex2",
+    "rcp",
+    "rsqrt",
+    "sqrt",
+    "lg2",
+    "sin",
+    "cos",
+    "tanh",
+    "div",
+)
+def arithmetic(instruction: Instruction) -> Operation:
+    """An element-by-element function that `numerics` has; others are refused."""
+    try:
+        found = find(instruction.opcode)
+    except UnknownOpcode as error:
+        instruction.refuse(str(error).partition(": ")[2])
+    target, *sources = instruction.operands
+    function = found.run
+
+    def run(group: Group, *inputs: Array) -> Any:
+        return function(*inputs)
+
+    def run_copied(group: Group, *inputs: Array) -> Any:
+        # A conversion that changes nothing may give its input back, which the register file must not share.
+        result = function(*inputs)
+        return result.copy() if np.may_share_memory(result, inputs[0]) else result
+
+    inputs = tuple(zip(sources, found.inputs, strict=True))
+    run = run_copied if instruction.parts[0] == "cvt" else run
+    return Operation(run=run, inputs=inputs, outputs=((target, found.output),))

@@ -1,0 +1,1 @@
+"""The arithmetic of the device on whole NumPy arrays, element by element or warp by warp."""

@@ -1,0 +1,299 @@
+"""A kernel as basic blocks: where they begin and end, what each needs and leaves in registers, its code.
+
+Contract
+    `build(text, entry)` parses, finds the `Operation` of every instruction, cuts the kernel into blocks and
+    works out which registers are alive between them. It is cached by the text, so the cost is paid once a
+    process. Blocks are numbered in the order of the text; number `len(blocks)` stands for the end.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import emulator.instructions
+from emulator.geometry import SPECIALS
+from emulator.interface import (
+    Address,
+    Instruction,
+    LaunchError,
+    Negated,
+    Operand,
+    Operation,
+    Pair,
+    PtxError,
+    Register,
+    Special,
+    Symbol,
+    Unsupported,
+    Vector,
+    find_factory,
+)
+from emulator.kernel import Kernel, Module
+from emulator.layout import Layout
+from emulator.parse import parse
+
+_SPIN_BLOCKS = 4
+"""The most blocks of a loop that counts as waiting for something."""
+
+
+@dataclass
+class Step:
+    """An instruction and what it does."""
+
+    instruction: Instruction
+    operation: Operation
+
+
+@dataclass
+class Block:
+    """Instructions that run from the first to the last. All registers are by their number in the program.
+
+    branch: None, or the target of the jump at the end; condition: its predicate and whether it is negated,
+    None for a jump that is always taken. gathers: registers read before they are written here. scatters:
+    registers written here that later blocks read. full, part: the compiled function for all threads of a
+    wave, and for some of them, once it has run.
+    """
+
+    index: int
+    steps: list[Step] = field(default_factory=list)
+    instructions: list[Instruction] = field(default_factory=list)
+    branch: int | None = None
+    condition: tuple[Register, bool] | None = None
+    gathers: list[int] = field(default_factory=list)
+    scatters: list[int] = field(default_factory=list)
+    converged: bool = False
+    polls: bool = False
+    blocking: bool = False
+    full: Callable[..., Any] | None = None
+    part: Callable[..., Any] | None = None
+
+    def successors(self) -> list[int]:
+        """The blocks that may follow."""
+        found = [] if self.branch is None else [self.branch]
+        if self.branch is None or self.condition is not None:
+            found.append(self.index + 1)
+        return found
+
+
+@dataclass
+class Program:
+    """A kernel, ready to run. registers: name to number; kinds: kind of each number."""
+
+    kernel: Kernel
+    target: str
+    layout: Layout
+    blocks: list[Block]
+    registers: dict[str, int]
+    kinds: list[str]
+    across: list[int]
+    """Registers that live from one block to another."""
+
+    @property
+    def name(self) -> str:
+        """The entry's name."""
+        return self.kernel.name
+
+
+@functools.lru_cache(maxsize=64)
+def parsed(ptx: str) -> Module:
+    """`parse`, cached by the text."""
+    return parse(ptx)
+
+
+@functools.lru_cache(maxsize=256)
+def build(ptx: str, entry: str | None = None) -> Program:
+    """The program of an entry (None: the only one). Raises PtxError, Unsupported and LaunchError."""
+    module = parsed(ptx)
+    names = ", ".join(module.kernels)
+    if entry is None:
+        if len(module.kernels) > 1:
+            raise LaunchError(f"entry has to name one of the kernels: {names}")
+        entry = next(iter(module.kernels))
+    if entry not in module.kernels:
+        raise LaunchError(f"there is no kernel {entry}; the text has: {names}")
+    kernel = module.kernels[entry]
+    layout = Layout.of(kernel, module)
+    blocks = _cut(kernel)
+    for block in blocks:
+        block.converged = any(step.operation.converged for step in block.steps)
+        block.polls = any(step.operation.polls for step in block.steps)
+    registers: dict[str, int] = {}
+    kinds: list[str] = []
+    for instruction in kernel.instructions:
+        for register in _registers(instruction):
+            if register.name not in registers:
+                registers[register.name] = len(kinds)
+                kinds.append(register.kind)
+    program = Program(kernel, module.target, layout, blocks, registers, kinds, [])
+    _liveness(program)
+    for block in blocks:
+        block.polls = block.polls and _is_spinning(program, block)
+    return program
+
+
+def _operation(instruction: Instruction) -> Operation:
+    factory = find_factory(instruction)
+    if factory is None:
+        raise Unsupported(f"{instruction.opcode} is not covered", instruction=instruction)
+    try:
+        return factory(instruction)
+    except (ValueError, IndexError, AttributeError, KeyError, TypeError) as error:
+        # Factories take the operands that the instruction has to have; the others are the text's fault.
+        raise PtxError(
+            f"wrong operands or modifiers for {instruction.opcode}", instruction=instruction
+        ) from error
+
+
+def _cut(kernel: Kernel) -> list[Block]:
+    code = kernel.instructions
+    starts = {0, *kernel.labels.values()}
+    operations: list[Operation | None] = []
+    effect = False
+    for number, instruction in enumerate(code):
+        for operand in instruction.operands:
+            if isinstance(operand, Special) and operand.name not in SPECIALS:
+                said = f"the special register {operand.name} is not covered"
+                raise Unsupported(said, instruction=instruction)
+        jump = instruction.parts[0] in ("bra", "ret", "exit")
+        operation = None if jump else _operation(instruction)
+        operations.append(operation)
+        if operation is None or operation.blocking:
+            starts.add(number + 1)
+        # A block waits for the lanes of a warp when it has a warp-synchronous instruction. What others can
+        # see of the instructions before must not wait with it: the missing lanes may be waiting for that.
+        effect &= number not in starts
+        if operation is not None and operation.converged and effect:
+            starts.add(number)
+            effect = False
+        effect |= operation is not None and _is_effect(instruction, operation)
+    order = sorted(start for start in starts if start < len(code))
+    number_of = {start: index for index, start in enumerate(order)}
+    end = len(order)
+
+    blocks = []
+    for index, start in enumerate(order):
+        block = Block(index)
+        stop = order[index + 1] if index + 1 < end else len(code)
+        for number in range(start, stop):
+            instruction, operation = code[number], operations[number]
+            block.instructions.append(instruction)
+            if operation is not None:
+                block.steps.append(Step(instruction, operation))
+                block.blocking |= operation.blocking
+                continue
+            if instruction.parts[0] == "bra":
+                target = instruction.operands[0]
+                assert isinstance(target, Symbol)
+                block.branch = number_of.get(kernel.labels[target.name], end)
+            else:
+                block.branch = end
+            if instruction.predicate is not None:
+                block.condition = (instruction.predicate, instruction.negated)
+        blocks.append(block)
+    return blocks
+
+
+def _is_effect(instruction: Instruction, operation: Operation) -> bool:
+    """Whether other threads can see that an instruction was executed."""
+    return not operation.text and (not operation.outputs or instruction.parts[0] == "atom")
+
+
+def operand_registers(operand: Operand) -> Iterable[Register]:
+    """The registers that an operand names."""
+    if isinstance(operand, Register):
+        yield operand
+    elif isinstance(operand, Negated):
+        yield operand.register
+    elif isinstance(operand, Address):
+        yield from operand_registers(operand.base)
+    elif isinstance(operand, Vector):
+        for element in operand.elements:
+            yield from operand_registers(element)
+    elif isinstance(operand, Pair):
+        yield from operand_registers(operand.first)
+        yield from operand_registers(operand.second)
+
+
+def _registers(instruction: Instruction) -> Iterable[Register]:
+    for operand in instruction.operands:
+        yield from operand_registers(operand)
+    if instruction.predicate is not None:
+        yield instruction.predicate
+
+
+def _liveness(program: Program) -> None:
+    """Fill in gathers and scatters, by the usual backward iteration over bit sets."""
+    number = program.registers
+    end = len(program.blocks)
+    exposed, written = [], []
+    for block in program.blocks:
+        up = down = 0
+        for step in block.steps:
+            reads = [r for operand, _ in step.operation.inputs for r in operand_registers(operand)]
+            writes = [r for operand, _ in step.operation.outputs for r in operand_registers(operand)]
+            if step.instruction.predicate is not None:
+                # What a predicated instruction does not write keeps its old value.
+                reads += [step.instruction.predicate, *writes]
+            for register in reads:
+                up |= (1 << number[register.name]) & ~down
+            for register in writes:
+                down |= 1 << number[register.name]
+        if block.condition is not None:
+            up |= (1 << number[block.condition[0].name]) & ~down
+        exposed.append(up)
+        written.append(down)
+
+    live = [0] * (end + 1)
+    changed = True
+    while changed:
+        changed = False
+        for block in reversed(program.blocks):
+            after = _after(block, live)
+            before = exposed[block.index] | (after & ~written[block.index])
+            if before != live[block.index]:
+                live[block.index] = before
+                changed = True
+    across = 0
+    for block in program.blocks:
+        scattered = written[block.index] & _after(block, live)
+        block.gathers = _bits(exposed[block.index])
+        block.scatters = _bits(scattered)
+        across |= scattered | exposed[block.index]
+    program.across = _bits(across)
+
+
+def _after(block: Block, live: list[int]) -> int:
+    after = 0
+    for following in block.successors():
+        after |= live[following]
+    return after
+
+
+def _is_spinning(program: Program, block: Block) -> bool:
+    """Whether a block is part of a loop that does nothing but look: a short way back to it without an effect."""
+    ways = [(following, 1) for following in block.successors()]
+    while ways:
+        number, length = ways.pop()
+        if number == block.index:
+            return True
+        if number == len(program.blocks) or length == _SPIN_BLOCKS:
+            continue
+        through = program.blocks[number]
+        if not any(_is_effect(step.instruction, step.operation) for step in through.steps):
+            ways += [(following, length + 1) for following in through.successors()]
+    return False
+
+
+def _bits(bits: int) -> list[int]:
+    found = []
+    while bits:
+        low = bits & -bits
+        found.append(low.bit_length() - 1)
+        bits ^= low
+    return found
+
+
+emulator.instructions.load()

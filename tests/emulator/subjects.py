@@ -1,0 +1,80 @@
+"""The generated cluster kernel as a subject of the emulator's tests: its PTX with line information, and a launch."""
+
+import functools
+import re
+import tempfile
+from pathlib import Path
+
+import torch
+
+import emulator
+from emulator.interface import EmulatorError
+from generator.compiled import load_module
+from verification.problems import Problem
+from verification.attention import Partition
+
+GENERATED = Path(__file__).resolve().parents[2] / "generated" / "attn2.py"
+
+
+@functools.cache
+def module():
+    """The checked-in module."""
+    return load_module(GENERATED)
+
+
+@functools.cache
+def cluster_ptx() -> str:
+    """PTX of its cluster variant, each instruction with its line in the generated file."""
+    with tempfile.TemporaryDirectory() as folder:
+        options = f"--keep-ptx --generate-line-info --dump-dir {folder}"
+        return str(module().compile_attn2("cluster", arch="sm_90a", options=options).artifacts.PTX)
+
+
+def partition() -> Partition:
+    """Which warp attends which page."""
+    kernel = module().VARIANTS[0].kernel
+    return Partition(kernel.cluster, kernel.warps, kernel.pages_per_step)
+
+
+def run_cluster(problem: Problem, ptx: str | None = None, **more) -> torch.Tensor:
+    """Run the variant, or an edit of its PTX, on a problem; returns the output."""
+    kernel, out = module().VARIANTS[0].kernel, problem.poisoned_out()
+    given = problem.arguments()
+    call = module().bind(
+        *(kernel, *(given[name] for name in ("q", "gate", "kv_cache", "block_table", "seq_lens")), out),
+        max_seq_len=problem.max_seq_len,
+        scale=problem.scale,
+        eps=problem.eps,
+    )
+    emulator.launch(
+        ptx or cluster_ptx(),
+        grid=(kernel.cluster * kernel.row_groups * call.requests, call.kv_heads),
+        cluster=kernel.cluster,
+        block=32 * kernel.warps,
+        shared_bytes=kernel.shared_bytes,
+        arguments=[*call.tensors, *call.strides, call.columns, call.scale_log2, call.eps],
+        **more,
+    )
+    return out
+
+
+def edited(old: str, new: str, ptx: str | None = None, count: int | None = 1) -> str:
+    """The PTX with a regular expression replaced, line by line the same; it has to occur `count` times."""
+    text, found = re.subn(old, new, ptx or cluster_ptx())
+    assert found == count if count is not None else found, f"{old} occurs {found} times"
+    return text
+
+
+def stage_of(error: EmulatorError) -> str:
+    """The stage or skeleton in which a fault lies: the generated file's section that holds its line."""
+    file, _, line = error.source.rpartition(":")
+    assert Path(file).name == GENERATED.name, error.source
+    above = GENERATED.read_text(encoding="utf-8").splitlines()[: int(line)]
+    sections = [text[2:] for text in above if re.fullmatch(r"# (stages|variants)/\S+\.py", text)]
+    return sections[-1]
+
+
+def line_of(ptx: str, pattern: str, number: int = 0) -> int:
+    """The line, from 1, of the `number`-th line that holds a regular expression."""
+    lines = [i for i, line in enumerate(ptx.splitlines(), 1) if re.search(pattern, line)]
+    return lines[number]
