@@ -83,7 +83,7 @@ def constant(value: Immediate, kind: str, instruction: Instruction, held: bool =
 
 @dataclass
 class _Value:
-    """What a register holds in the block: a local name, or a constant. shared: the array has another owner."""
+    """What a register holds: a local name, or a constant. shared: the array has another owner."""
 
     name: str = ""
     constant: Immediate | None = None

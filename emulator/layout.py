@@ -26,8 +26,9 @@ LOCAL_WINDOW = 0x7E << 40
 
 @dataclass
 class Layout:
-    """Addresses of variables. static_bytes: of shared variables with a size; dynamic: offset behind
-    SHARED_START of the dynamic shared memory; local_bytes: a thread's.
+    """Addresses of variables.
+
+    dynamic: offset behind SHARED_START of the dynamic shared memory. local_bytes: a thread's.
     """
 
     addresses: dict[str, int] = field(default_factory=dict)

@@ -23,7 +23,7 @@ _TOKEN = re.compile(
 
 
 class Token(NamedTuple):
-    """kind: word, number, string, mark or line (a whole `.loc` or `.file`). line: 1-based. end: offset behind."""
+    """kind: word, number, string, mark or line (all of a `.loc`). line: 1-based. end: offset behind."""
 
     kind: str
     text: str
@@ -32,7 +32,7 @@ class Token(NamedTuple):
 
 
 def tokens(ptx: str) -> list[Token]:
-    """The tokens of PTX text, comments and blanks left out. Raises PtxError at a character that fits nothing."""
+    """The tokens of PTX text but comments and blanks. Raises PtxError at a character that fits nothing."""
     found = []
     line, at = 1, 0
     match = _TOKEN.match
@@ -52,7 +52,7 @@ def tokens(ptx: str) -> list[Token]:
 
 
 class Cursor:
-    """A place in the tokens of a text. Every method raises PtxError where the text is not what it has to be."""
+    """A place in the tokens of a text. Its methods raise PtxError where the text is not as it has to be."""
 
     def __init__(self, ptx: str):
         self.ptx = ptx

@@ -1,5 +1,4 @@
-"""Runs one wave of clusters: which threads execute which block when, who is parked, what a deadlock looks
-like.
+"""Runs one wave of clusters: which threads execute which block when, and who waits for what.
 
 Contract
     Groups of threads wait at blocks. The lowest block goes first, with all threads that stand there, so

@@ -235,8 +235,8 @@ class WaveMemory:
         if self.machine.program.layout.local_bytes == 0 and abs(address) < 1 << 28:
             low = address & ((1 << RANK_SHIFT) - 1)
             return (
-                f"shared memory of a CTA is {self.shared_bytes} bytes from {SHARED_START:#x}, and this is byte
-                " f"{low - SHARED_START} of it; no buffer lies here"
+                f"shared memory of a CTA is {self.shared_bytes} bytes from {SHARED_START:#x}, and this "
+                f"is byte {low - SHARED_START} of it; no buffer lies here"
             )
         closest, distance = "no buffer is near", 1 << 40
         for region in self.buffers:

@@ -273,7 +273,7 @@ def _after(block: Block, live: list[int]) -> int:
 
 
 def _is_spinning(program: Program, block: Block) -> bool:
-    """Whether a block is part of a loop that does nothing but look: a short way back to it without an effect."""
+    """Whether a block is in a loop that only looks: there is a short way back without an effect."""
     ways = [(following, 1) for following in block.successors()]
     while ways:
         number, length = ways.pop()

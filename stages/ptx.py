@@ -182,7 +182,21 @@ def shuffle_index(value: Int32, lane: Int32, *, loc=None, ip=None) -> Int32:
     """The value of lane `lane` of the warp."""
     operands = (Int32(value), Int32(lane))
     text = "shfl.sync.idx.b32 $0, $1, $2, 31, -1;"
-    return Int32(_asm(T.i32(), operands, text, "=r,r,r", ordered=False, loc=loc, ip=ip))
+    return Int32(_asm(T.i32(), operands, text, "=r,r,r", collective=True, loc=loc, ip=ip))
+
+
+@dsl_user_op
+def load_matrices_transposed(row: Int32, *, loc=None, ip=None):
+    """`ldmatrix.x4.trans`: four 8 x 8 BF16 matrices from shared memory, transposed.
+
+    row: lane i gives the address of row i % 8 of matrix i // 8, 16 bytes, 16-byte aligned. Lane 4 g + t receives,
+    of each matrix, rows 2t and 2t+1 of column g, a BF16 pair.
+    """
+    types = [T.i32()] * 4
+    struct = llvm.StructType.get_literal(types)
+    text = "ldmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16 {$0, $1, $2, $3}, [$4];"
+    result = _asm(struct, (Int32(row),), text, "=r,=r,=r,=r,r", ordered=True, loc=loc, ip=ip)
+    return _fields(Int32, result, types, loc, ip)
 
 
 @dsl_user_op

@@ -43,6 +43,10 @@ class Pages(Protocol):
 class Ring(Protocol):
     """Brings a CTA's pages through shared memory into the registers of all of its warps."""
 
+    @property
+    def v_columns(self) -> bool:
+        """How it hands over V: see `stages.fragments.PageFragments`."""
+
     def open(self, region: Int32) -> None:
         """Get ready, before the first copy."""
 
@@ -98,12 +102,15 @@ class Values(Protocol):
     def accumulate(
         self,
         weights: cute.Tensor,
-        v: cute.Tensor,
+        pages: PageFragments,
         first_keys: list[Int32],
         visible: tuple[KeyRange, KeyRange],
         o: cute.Tensor,
     ) -> None:
         """Add one step's weighted values to the output."""
+
+    def finish(self, o: cute.Tensor, v_columns: bool) -> None:
+        """Complete the output after the last step."""
 
 
 class WarpMerge(Protocol):

@@ -71,9 +71,9 @@ class AttentionKernel:
         rows = (self.row(q, stride, request, kv_head, row) for row in (first, first + ROWS // 2))
         return self.scores.load_query(*rows)
 
-    def empty_pages(self) -> PageFragments:
+    def empty_pages(self, v_columns: bool = False) -> PageFragments:
         """Room for the fragments of one step."""
-        return PageFragments.empty(self.pages_per_step, self.page_size, self.head_dim)
+        return PageFragments.empty(self.pages_per_step, self.page_size, self.head_dim, v_columns)
 
     def attend(
         self,
@@ -89,7 +89,7 @@ class AttentionKernel:
         first_keys = [page * self.page_size for page in page_numbers]
         scores = self.scores.scores(query, pages.k)
         weights = self.softmax.weigh(scores, first_keys, visible, scale_log2, state, first)
-        self.values.accumulate(weights, pages.v, first_keys, visible, state.o)
+        self.values.accumulate(weights, pages, first_keys, visible, state.o)
 
     def owned_rows(self, rank, rows: int) -> list[tuple[Int32, Int32]]:
         """The rows of an exchange that a warp finishes: (number among the rank's, row of the exchange).

@@ -226,7 +226,8 @@ class SplitKernel(AttentionKernel):
         """(first page that row 0 sees, pages from there to the last live one)."""
         live = (length + (self.page_size - 1)) // self.page_size
         live = select(live < columns, live, columns)
-        first = mask.key_ranges(length, Int32(0))[0].first // self.page_size
+        first_key = mask.key_ranges(length, Int32(0))[0].first
+        first = Int32(0) if first_key is None else first_key // self.page_size
         return first, live - first
 
     @cute.jit
@@ -246,7 +247,7 @@ class SplitKernel(AttentionKernel):
         taken = self.empty_pages()
         visible = mask.key_ranges(pages.length, row_group)
         live = walk.pages(pages.length, self.page_size)
-        self.pages.start(walk, live, incoming)
+        self.pages.start(walk, live, False, incoming)
         steps = (live + (self.pages_per_step - 1)) // self.pages_per_step
         for step in cutlass.range(steps, unroll=1):
             self.pages.take(walk, live, step, False, incoming, taken)
@@ -291,7 +292,7 @@ class SplitKernel(AttentionKernel):
         streaming = self.ring.start(walk, live, region)
         query = self.load_query(rows.q, rows.q_stride, rows.request, rows.kv_head, warp)
         state = RowState.empty(self.head_dim)
-        taken = self.empty_pages()
+        taken = self.empty_pages(self.ring.v_columns)
         # A step may reach past the share, into pages that another CTA attends.
         last = (pages.first + end) * self.page_size - 1
         visible = tuple(
@@ -305,6 +306,7 @@ class SplitKernel(AttentionKernel):
             self.attend(query, taken, numbers, visible, rows.scale_log2, state, False)
         self.ring.close()
         self.softmax.finish(state)
+        self.values.finish(state.o, self.ring.v_columns)
 
         self.push.meet()
         for half in cutlass.range_constexpr(2):

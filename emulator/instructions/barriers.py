@@ -251,8 +251,9 @@ def require_warps(group: Group, instruction: Instruction) -> None:
         element = int(np.argmax(part))
         warp = int(group.warp[element])
         raise Divergence(
-            f"{present[warp]} of the {machine.warp_alive[warp]} threads of a warp are at {instruction.opcode},
-            " "which all of them have to execute together", instruction=instruction,
+            f"{present[warp]} of the {machine.warp_alive[warp]} threads of a warp are at "
+            f"{instruction.opcode}, which all of them have to execute together",
+            instruction=instruction,
             thread=group.describe(element),
         )
 

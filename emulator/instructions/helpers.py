@@ -1,5 +1,6 @@
-"""Formulas that are too long for a block's source. Arrays or NumPy scalars in, new arrays out; unsigned
-unless said otherwise.
+"""Formulas that are too long for a block's source.
+
+Arrays or NumPy scalars in, new arrays out; unsigned unless said otherwise.
 """
 
 from __future__ import annotations

@@ -12,24 +12,35 @@ from collections.abc import Callable
 import numpy as np
 
 from emulator.numerics import arithmetic
-from emulator.numerics.environment import Array, bits_of, canonical, flushed, from_bits
+from emulator.numerics.environment import Array, canonical, flushed
 from emulator.numerics.interpolation import interpolator
 
 INFINITY = 0x7F800000
 NAN = 0x7FFFFFFF
 NORMAL = 0x00800000
 MANTISSA = 0x007FFFFF
+SIGN = np.int32(-(2**31))
 SCALE = np.float32(2.0**24)
 """What the forms without ftz multiply a subnormal by, before the unit and after it."""
 
 
 def _assembled(field: Array, result: Array) -> Array:
-    """Bits (int64) of numbers with an exponent field and a result of 2**23 .. 2**24 of the unit.
+    """Bits (int32) of numbers with an exponent field and a result of 2**23 .. 2**24 of the unit.
 
     What has no normal exponent is zero; what is too large, infinity.
     """
-    bits = (field << 23) + (result - NORMAL)
-    return np.where(bits < NORMAL, 0, np.minimum(bits, INFINITY))
+    bits = (np.minimum(np.maximum(field, -1), 254) << 23) + (result - NORMAL)
+    bits[bits < NORMAL] = 0
+    large = field > 254
+    if large.any():
+        bits[large] = INFINITY
+    return bits
+
+
+def _with_nan(bits: Array, nan: Array) -> Array:
+    if nan.any():
+        bits[nan] = NAN
+    return bits.view(np.float32)
 
 
 def exp2(x: Array, *, ftz: bool = True) -> Array:
@@ -40,31 +51,28 @@ def exp2(x: Array, *, ftz: bool = True) -> Array:
         if low.any():
             half = exp2(np.where(low, x * np.float32(0.5), x))
             return np.where(low, half * half, half)
-    with_nan = x != x
-    size = np.minimum(np.abs(np.where(with_nan, np.float32(0), x)), np.float32(512.0))
-    fixed = (size.astype(np.float64) * 2.0**23).astype(np.int64)
+    size = np.fmin(np.abs(x), np.float32(255.0))
+    size *= np.float32(2.0**23)
+    fixed = size.astype(np.int32)
     # As the device has it: a negative number is the complement of its size, one unit low, unless it is whole.
-    fixed = np.where(x < 0, np.where(fixed & MANTISSA == 0, -fixed, ~fixed), fixed)
+    negative = x < 0
+    whole = (fixed & MANTISSA) == 0
+    fixed ^= -negative.astype(np.int32)
+    fixed += negative & whole
     bits = _assembled((fixed >> 23) + 127, interpolator("exp2")(fixed & MANTISSA))
-    return _from(bits, with_nan)
-
-
-def _from(bits: Array, with_nan: Array) -> Array:
-    bits = bits.astype(np.uint32)
-    if with_nan.any():
-        bits = np.where(with_nan, np.uint32(NAN), bits)
-    return from_bits(bits)
+    return _with_nan(bits, x != x)
 
 
 def reciprocal(x: Array, *, ftz: bool = True) -> Array:
     """`rcp.approx{.ftz}.f32`: 1 / x; infinite at zeros, zero at infinities, each with x's sign."""
     if not ftz:
         return _rescaled_reciprocal(x)
-    bits = bits_of(x).astype(np.int64)
-    exponent, mantissa = bits >> 23 & 0xFF, bits & MANTISSA
-    result = _assembled(253 - exponent, interpolator("reciprocal")(mantissa))
-    result = np.where(exponent == 0, INFINITY, np.where(exponent == 255, 0, result))
-    return _from(result | bits & 0x80000000, x != x)
+    bits = x.view(np.int32)
+    exponent = bits >> 23 & 0xFF
+    result = _assembled(253 - exponent, interpolator("reciprocal")(bits & MANTISSA))
+    result[exponent == 0] = INFINITY
+    result |= bits & SIGN
+    return _with_nan(result, x != x)
 
 
 def _rescaled_reciprocal(x: Array) -> Array:
@@ -81,15 +89,18 @@ def rsqrt(x: Array, *, ftz: bool = True) -> Array:
         small = np.abs(x) < np.float32(2.0**-126)
         result = rsqrt(np.where(small, x * SCALE, x))
         return np.where(small, canonical(result * np.float32(2.0**12)), result)
-    bits = bits_of(x).astype(np.int64)
+    bits = x.view(np.int32)
     exponent, mantissa = bits >> 23 & 0xFF, bits & MANTISSA
     even = (exponent & 1) == 1
     unit = np.where(even, interpolator("rsqrt_even")(mantissa), interpolator("rsqrt_odd")(mantissa))
     # At powers of four the table is one unit low, and the device is not.
-    unit = np.where(even & (mantissa == 0), 1 << 24, unit)
+    unit[even & (mantissa == 0)] = 1 << 24
     result = _assembled(126 - (exponent - 127 >> 1), unit)
-    result = np.where(exponent == 0, INFINITY | bits & 0x80000000, np.where(exponent == 255, 0, result))
-    return _from(result, (x != x) | (x < 0) & (exponent != 0))
+    result[exponent == 255] = 0
+    zero = exponent == 0
+    if zero.any():
+        result = np.where(zero, INFINITY | bits & SIGN, result)
+    return _with_nan(result, (x != x) | (x < 0) & ~zero)
 
 
 def _approximate(function: Callable[[Array], Array], x: Array, ftz: bool) -> Array:

@@ -2,10 +2,10 @@
 
 The unit cuts the interval of the mantissa into segments, and in each gives floor(C0 + C1 u + C2 square(u)),
 where u is the place in the segment and `square` leaves out the partial products of the lower columns (the
-scheme of Oberman and Siu, "A High-Performance Area-Efficient Multifunction Interpolator", ARITH-17, 2005). The
-segments, the columns and the coefficients were found from an H200's results for every mantissa
-(`tests.golden.survey`): they give all of them exactly, and C1 and C2 came out as whole numbers, C0 as quarters
-but for one constant a function. Other architectures may have other coefficients.
+scheme of Oberman and Siu, "A High-Performance Area-Efficient Multifunction Interpolator", ARITH-17, 2005).
+The segments, the columns and the coefficients were found from an H200's results for every mantissa
+(`tests.golden.survey`): they give all of them exactly, and C1 and C2 came out as whole numbers, C0 as whole
+quarters but for one constant a function. Other architectures may have other coefficients.
 
 All arithmetic is in integers, so the bits are the same on any machine.
 """
@@ -54,7 +54,7 @@ class Interpolator:
     squares: Array
 
     def __call__(self, mantissa: Array) -> Array:
-        """The results (int64), 2**23 .. 2**24, for mantissas (int64) 0 .. 2**23 - 1."""
+        """The results (int32), 2**23 .. 2**24, for mantissas (int32) 0 .. 2**23 - 1."""
         segment, place = mantissa >> self.rest, mantissa & ((1 << self.rest) - 1)
         # mode="clip" takes without checking first; no index is out of range.
         total = self.c0.take(segment, mode="clip")
@@ -65,7 +65,7 @@ class Interpolator:
         part *= self.squares.take(place, mode="clip")
         total += part
         total >>= FRACTION
-        return total
+        return total.astype(np.int32)
 
 
 @functools.cache

@@ -100,7 +100,7 @@ def fused_sum(a: Operand, b: Operand, c: Array) -> Array:
 
 
 class _Workspace(threading.local):
-    """Arrays for `_narrow_sum` to write to, a set a thread: fresh ones would cost more than the sum itself."""
+    """Arrays for `_narrow_sum` to write to, a set a thread: fresh ones cost more than the sum itself."""
 
     def __init__(self) -> None:
         self.kept: dict[tuple[int, ...], tuple[Array, ...]] = {}

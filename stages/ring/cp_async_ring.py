@@ -12,8 +12,10 @@ Contract
 
     A page that is not live is not read: its place is filled with zeros.
 
-    In shared memory the 64-byte halves of K and of V change places in every odd slot. The lanes of a
-    quarter-warp read from two neighbouring slots, and so from different banks: no conflicts.
+    V comes out in columns, transposed on its way by `ldmatrix`. In shared memory K's two 64-byte halves change
+    places in every odd slot: the lanes of a quarter-warp read from two neighbouring slots, and so from
+    different banks. V's 16-byte chunks are numbered by xor with the slot, so that the 8 slots of a tile lie
+    in different banks. No access has conflicts.
 """
 
 from dataclasses import dataclass
@@ -30,6 +32,7 @@ from stages.ptx import (
     copy_async_commit,
     copy_async_wait,
     cta_sync,
+    load_matrices_transposed,
     load_shared_x4,
     select,
 )
@@ -51,6 +54,11 @@ class CpAsyncRing:
     def steps_ahead(self) -> int:
         """Steps whose pages are on their way while one is attended."""
         return self.depth // self.pages_per_step - 1
+
+    @property
+    def v_columns(self) -> bool:
+        """V comes as mma B fragments."""
+        return True
 
     def open(self, region: Int32) -> None:
         """Nothing: copies are counted by the threads themselves."""
@@ -99,25 +107,30 @@ class CpAsyncRing:
             for first in range(0, page_bytes(self.head_dim, self.page_size) // 16, threads):
                 chunk = thread + first
                 slot, column = chunk // a_slot, chunk % a_slot
-                # Exchange the 64-byte halves (4 chunks) of K and of V in odd slots.
-                place = slot * a_slot + (column ^ (slot % 2 * 4))
+                in_v = column >= a_slot // 2
+                place = slot * a_slot + (column ^ select(in_v, slot % 8, slot % 2 * 4))
                 copy_async_16(page + 16 * place, walk.address(entry) + Int64(16 * chunk), size)
         copy_async_commit()
 
     def _read(self, step, region, pages):
         lane = cute.arch.lane_idx()
         g, t = lane // 4, lane % 4
-        v_offset = slot_bytes(self.head_dim) // 2
         for p in range(self.pages_per_step):
             page = region + (self._place(step) + p) * page_bytes(self.head_dim, self.page_size)
+            at = p * tiles(self.page_size) * pairs(self.head_dim)
             for n in range(tiles(self.page_size)):
                 slot = page + (TILE * n + g) * slot_bytes(self.head_dim)
-                at = (p * tiles(self.page_size) + n) * pairs(self.head_dim)
-                for fragments, offset in ((pages.k, 0), (pages.v, v_offset)):
-                    for c in range(chunks(self.head_dim)):
-                        words = load_shared_x4(slot + offset + 16 * ((4 * c + t) ^ (g % 2 * 4)))
-                        for i, word in enumerate(words):
-                            fragments[at + 4 * c + i] = word
+                for c in range(chunks(self.head_dim)):
+                    words = load_shared_x4(slot + 16 * ((4 * c + t) ^ (g % 2 * 4)))
+                    for i, word in enumerate(words):
+                        pages.k[at + n * pairs(self.head_dim) + 4 * c + i] = word
+            # Matrices: (tile 0, dims 8 j), (tile 1, dims 8 j), then the same of dims 8 j + 8.
+            slot, further = lane % 16, lane // 16
+            row = page + slot * slot_bytes(self.head_dim) + slot_bytes(self.head_dim) // 2
+            for j in range(0, pairs(self.head_dim), 2):
+                words = load_matrices_transposed(row + 16 * ((j + further) ^ (slot % 8)))
+                for i, word in enumerate(words):
+                    pages.v[at + i % 2 * pairs(self.head_dim) + j + i // 2] = word
 
 
 CONTRACT = Contract(
