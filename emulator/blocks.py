@@ -71,8 +71,6 @@ def constant(value: Immediate, kind: str, instruction: Instruction, held: bool =
     if dtype is np.bool_:
         return np.bool_(value.bits != 0)
     bits = value.bits
-    if kind == "f32" and value.float_bits == 64 and not held:
-        return np.float32(struct.unpack("<d", struct.pack("<Q", bits))[0])
     if kind == "f64" and value.float_bits == 32 and not held:
         return np.float64(struct.unpack("<f", struct.pack("<I", bits))[0])
     if kind in ("f32", "f64") and value.float_bits is None and not held:
@@ -103,7 +101,7 @@ class _Writer:
 
     def fresh(self, stem: str = "x") -> str:
         self.count += 1
-        return f"{stem}{self.count}"
+        return f"{stem}_{self.count}"
 
     def bind(self, stem: str, thing: Any) -> str:
         name = self.fresh(stem)

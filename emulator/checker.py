@@ -4,37 +4,37 @@ Contract
     Raises at the instruction that completes the fault:
     - `UninitialisedRead`: shared memory starts unwritten, and so do the buffers named in `unwritten`; other
       buffers were written by the host.
-    - `Race`: two accesses to the same granule of 2 bytes, one of them a write, of different threads, with nothing
-      that orders them by the rules of `ordering`. Two strong accesses whose scopes hold both threads are
-      no race. Lanes that store to one place in the same instruction are not compared.
+    - `Race`: two accesses to the same granule of 2 bytes, one of them a write, of different threads, with
+      nothing that orders them by the rules of `ordering`. Two strong accesses whose scopes hold both threads
+      are no race. Lanes of a warp that store to one place in the same instruction are not compared.
     - `UnfinishedAsync`: a read or a write where an asynchronous write is under way, which for cp.async lasts
-      until its thread waits for it, whenever the bytes land.
+      until its thread waits for it, whenever the bytes land; a write to what a bulk copy has still to read.
     - `BarrierFault`: mbarriers used as data, or by threads that do not come after their initialisation.
     - `MemoryFault`: a CTA that ends though nothing says that its peers are done with its shared memory.
 
     It finds what no order of execution would excuse: that a run happened to come out right does not matter.
     What it cannot see: paths that the run did not take; faults among bytes of one granule; lanes of a warp
-    that a bar.warp.sync of fewer lanes leaves out; a missing proxy fence between ordinary and bulk accesses; strong
-    reads against later weak writes.
+    that a bar.warp.sync of fewer lanes leaves out; a missing proxy fence between ordinary and bulk accesses;
+    strong reads against later weak writes.
 
-    Cost: about 50 microseconds for an ordinary load of 8,192 threads, 200 for a store, 200 to 400 where a
-    barrier of the CTA does not explain the order.
+    Cost for 8,192 threads: about 50 microseconds for an ordinary load of 16 bytes, 200 for a store, 200 to 400
+    where a barrier of the CTA does not explain the order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from emulator.clocks import EARLIER_WAVE
 from emulator.faults import Faults
 from emulator.flights import Flight, Part
 from emulator.interface import Access, Array, Group, Instruction, Observer
+from emulator.memory_checks import MemoryChecks, Touch
 from emulator.ordering import Ordering
-from emulator.scopes import CLUSTER, CTA
-from emulator.shadow import FOREIGN, IN_FLIGHT, MBARRIER, SERIAL, Rows, Shadow, collapse
+from emulator.scopes import CLUSTER, CTA, scope
+from emulator.shadow import FOREIGN, IN_FLIGHT, MBARRIER
 from emulator.word_ordering import Words, coming_order, strength
 
 if TYPE_CHECKING:
@@ -42,17 +42,16 @@ if TYPE_CHECKING:
 
 
 class Checker(Observer):
-    """Checks one launch. unwritten: names of the buffers whose bytes nobody has written before it."""
+    """Checks one launch. unwritten: names of the buffers whose bytes nobody has written before it.
+
+    checked: accesses looked at, of a group of threads each.
+    """
 
     def __init__(self, unwritten: Iterable[str] = ()):
-        self.unwritten = frozenset(unwritten)
         self.events: list[Instruction | None] = [None]
         self.checked = 0
-        """Accesses looked at, of a group of threads each."""
+        self.memory = MemoryChecks(unwritten)
         self._words = Words()
-        self._shadows: dict[str, Shadow] = {}
-        self._earlier = 0
-        self._threads = 0
 
     def begin(self, machine: Machine) -> None:
         """Another wave."""
@@ -61,25 +60,14 @@ class Checker(Observer):
         self.clocks = self.ordering.clocks
         self.mbarriers = self.ordering.mbarriers
         self.faults = Faults(self)
+        self.memory.begin(self.ordering, self.faults)
         self._words.begin(self.ordering)
-        # Threads are numbered on from wave to wave, so that those of earlier waves are below `_earlier`.
-        self._earlier, self._threads = self._threads, self._threads + machine.thread_count
-        region = machine.memory.shared
-        self._shared = Shadow(region, True, machine.warp_count // machine.cta_count + 1)
         # By CTA, what other CTAs last did in its memory: warp to serial, thread and instruction.
         self.visits: dict[int, dict[int, tuple[int, int, Instruction]]] = {}
 
     def _tick(self, instruction: Instruction | None = None) -> int:
         self.events.append(instruction)
         return len(self.events) - 1
-
-    def _shadow(self, region: Any) -> Shadow:
-        if region.space == "shared":
-            return self._shared
-        found = self._shadows.get(region.name)
-        if found is None:
-            found = self._shadows[region.name] = Shadow(region, region.name in self.unwritten, 1)
-        return found
 
     # ---- memory ------------------------------------------------------------------------------------
 
@@ -88,218 +76,56 @@ class Checker(Observer):
         if access.space == "local" or access.kind == "async write" or access.group.size == 0:
             return
         self.checked += 1
-        shadow = self._shadow(access.region)
-        reads = access.kind in ("load", "async read")
-        if reads and not access.region.writable and not shadow.unwritten:
+        memory, reads = self.memory, access.kind in ("load", "async read")
+        if reads and not access.region.writable and not memory.shadow(access.region).unwritten:
             return
         now = self._tick(access.instruction)
         wide = strength(access)
-        rows = Rows.of(access.offsets, access.size)
+        order = coming_order(access) if wide else np.arange(0)
         if wide and access.kind != "store":
-            order = coming_order(access)
             self._words.synchronise(access, wide, now, order)
-        if reads:
-            self._check_read(shadow, rows, access.group, access.instruction, wide)
-            if not wide:
-                slots = self._slots(access.group, access.offsets) if access.space == "shared" else 0
-                shadow.log_read(now, rows, access.group.threads + self._offset(shadow), slots)
-        else:
+        group, offsets = access.group, access.offsets
+        touch = memory.touch(access.region, offsets, access.size, group, access.instruction, wide)
+        if access.kind != "store":
+            memory.check_read(touch)
+        if not reads:
+            memory.check_write(touch)
             if access.kind == "atomic":
-                self._check_read(shadow, rows, access.group, access.instruction, wide)
-            self._check_write(shadow, rows, access.group, access.instruction, wide)
-            threads, offsets = access.group.threads, access.offsets
-            if access.kind == "atomic" and self.machine.random is not None:
-                # The last one served is the last writer.
-                rows, threads, offsets = Rows.of(offsets[order], access.size), threads[order], offsets[order]
-            self._stamp(shadow, rows, threads, now, offsets, wide)
-            if not wide:
-                self._check_each_other(shadow, rows, access.group, access.instruction, now)
+                # The last one served is the last writer; served are also those of other warps.
+                last = Group(self.machine, group.threads[order])
+                where = (access.region, offsets[order], access.size, last, access.instruction, wide)
+                memory.stamp(memory.touch(*where), now)
+            else:
+                memory.stamp(touch, now)
+                if not wide:
+                    memory.check_each_other(touch, now)
+        elif not wide:
+            memory.log_read(touch, now)
         if wide and access.kind == "store":
-            self._words.synchronise(access, wide, now, np.arange(access.group.size))
-        if access.space == "shared" and self.machine.cluster_size > 1:
-            self._visit(access.group, access.offsets, access.instruction, now)
+            self._words.synchronise(access, wide, now, order)
+        if touch.away is not None:
+            self._visit(touch, offsets, now)
 
-    def _offset(self, shadow: Shadow) -> int:
-        return 0 if shadow is self._shared else self._earlier
-
-    def _present(self, shadow: Shadow, owners: Array) -> Array:
-        """Owners as threads of this wave, or what is below 0."""
-        owners = owners.astype(np.int64)
-        if shadow is self._shared or not self._earlier:
-            return owners
-        return np.where(owners >= self._earlier, owners - self._earlier, EARLIER_WAVE)
-
-    def _away(self, group: Group, offsets: Array) -> Array:
-        """Which elements touch another CTA's shared memory."""
-        away: Array = offsets // self.machine.shared_window != group.cta
-        return away
-
-    def _slots(self, group: Group, offsets: Array) -> Array:
-        per_cta = self.clocks.per_cta
-        slots = group.warp % per_cta
-        if self.machine.cluster_size > 1:
-            slots = np.where(self._away(group, offsets), per_cta, slots)
-        return slots
-
-    def _visit(self, group: Group, offsets: Array, instruction: Instruction, now: int) -> None:
-        away = self._away(group, offsets)
-        if not away.any():
-            return
-        owners = offsets // self.machine.shared_window
-        warps = group.warp
-        for at in np.flatnonzero(away).tolist():
-            visits = self.visits.setdefault(int(owners[at]), {})
-            visits[int(warps[at])] = (now, int(group.threads[at]), instruction)
-
-    def _thresholds(self, shadow: Shadow, rows: Rows, group: Group, foreign: Array | None) -> Array:
-        """Of each row, the serial up to which its CTA's last barrier orders everything."""
-        if shadow is not self._shared:
-            return np.zeros(len(rows.index), np.int64)
-        bounds = self.clocks.horizon[group.warp].astype(np.int64)
-        if foreign is not None:
-            bounds[foreign] = 0
-        return rows.of_elements(bounds)
-
-    def _check_read(
-        self, shadow: Shadow, rows: Rows, group: Group, instruction: Instruction, wide: int
-    ) -> None:
-        if shadow.stamps is None:
-            return
-        stamps = shadow.take(shadow.stamps, rows)
-        top = int(stamps.max())
-        floor = int(self.clocks.horizon.min()) if shadow is self._shared else 0
-        if top <= floor and not (shadow.unwritten and int(stamps.min()) == 0):
-            return
-        if shadow.unwritten and not stamps.all():
-            row, column = (int(each[0]) for each in np.nonzero(stamps == 0))
-            self.faults.unwritten(shadow, rows, group, instruction, row, column)
-        foreign = self._away(group, rows.index * rows.width * 2) if self._foreign_possible(rows, shadow) else None
-        bounds = self._thresholds(shadow, rows, group, foreign)
-        self._compare(shadow, rows, stamps, bounds, group, instruction, wide, "read")
-
-    def _foreign_possible(self, rows: Rows, shadow: Shadow) -> bool:
-        return shadow is self._shared and self.machine.cluster_size > 1 and rows.element is None
-
-    def _compare(
-        self,
-        shadow: Shadow,
-        rows: Rows,
-        stamps: Array,
-        bounds: Array,
-        group: Group,
-        instruction: Instruction,
-        wide: int,
-        what: str,
-    ) -> None:
-        """Raise unless the last writes of these rows are ordered before the access."""
-        hit = stamps > bounds.astype(np.uint32)[:, None]
-        if not hit.any():
-            return
-        owners = shadow.take(shadow.owners, rows)
-        row, column = collapse(hit, stamps, owners)
-        stamp, owner = stamps[row, column], self._present(shadow, owners[row, column])
-        threads = rows.of_elements(group.threads)[row]
-        if (stamp >= MBARRIER).any():
-            at = int(np.flatnonzero(stamp >= MBARRIER)[0])
-            self.faults.code(
-                shadow, rows, group, instruction, int(row[at]), int(column[at]), int(stamp[at]), int(owner[at]), what
-            )
-        serials = (stamp & SERIAL).astype(np.int64)
-        ok = self.clocks.ordered(threads, owner, serials)
-        if not ok.all() and wide and shadow.strong is not None:
-            strong = shadow.take(shadow.strong, rows)[row, column]
-            ok |= self._hold_each_other(threads, owner, wide, strong)
-        if ok.all():
-            return
-        at = int(np.flatnonzero(~ok)[0])
-        self.faults.race(
-            shadow,
-            rows,
-            group,
-            instruction,
-            int(row[at]),
-            int(column[at]),
-            what,
-            "written",
-            int(owner[at]),
-            int(serials[at]),
-        )
-
-    def _hold_each_other(self, threads: Array, others: Array, wide: int, strong: Array) -> Array:
-        """Whether the scopes of two strong accesses hold both threads."""
-        real = others >= 0
-        mine = self.machine.cta_of[threads]
-        their = self.machine.cta_of[np.where(real, others, 0)]
-        least = np.minimum(strong, wide)
-        same = mine // self.machine.cluster_size == their // self.machine.cluster_size
-        near = np.where(least == CTA, mine == their, np.where(least == CLUSTER, same, True))
-        held: Array = real & (strong > 0) & near
-        return held
-
-    def _check_write(
-        self, shadow: Shadow, rows: Rows, group: Group, instruction: Instruction, wide: int
-    ) -> None:
-        foreign = self._away(group, rows.index * rows.width * 2) if self._foreign_possible(rows, shadow) else None
-        bounds = self._thresholds(shadow, rows, group, foreign)
-        if shadow.stamps is not None:
-            stamps = shadow.take(shadow.stamps, rows)
-            if int(stamps.max()) > int(bounds.min()):
-                self._compare(shadow, rows, stamps, bounds, group, instruction, wide, "write")
-        floor = int(self.clocks.horizon.min()) if shadow is self._shared else 0
-        for row, readers, serials in shadow.readers(rows, bounds, floor, int(bounds.min())):
-            threads = rows.of_elements(group.threads)[row]
-            serials, readers = serials.astype(np.int64), self._present(shadow, readers)
-            ok = self.clocks.ordered(threads, readers, serials)
-            if not ok.all():
-                at = int(np.flatnonzero(~ok)[0])
-                who, when = int(readers[at]), int(serials[at])
-                self.faults.race(
-                    shadow, rows, group, instruction, int(row[at]), 0, "write", "read", who, when
-                )
-
-    def _check_each_other(
-        self, shadow: Shadow, rows: Rows, group: Group, instruction: Instruction, now: int
-    ) -> None:
-        """Raise if different warps wrote to one place in the instruction whose writers have just been noted."""
-        owners = self._present(shadow, shadow.take(shadow.owners, rows))
-        threads = rows.of_elements(group.threads)[:, None]
-        if (owners == threads).all():
-            return
-        row, column = np.nonzero(self.machine.warp_of[owners] != self.machine.warp_of[threads])
-        if len(row):
-            at, where = int(row[0]), int(column[0])
-            other = int(owners[at, where])
-            self.faults.race(shadow, rows, group, instruction, at, where, "write", "written", other, now)
-
-    def _stamp(
-        self, shadow: Shadow, rows: Rows, writers: Array, now: int, offsets: Array, wide: int
-    ) -> None:
-        """Note the writers, one an element."""
-        shadow.materialise()
-        stamp: Any = np.uint32(now)
-        if shadow is self._shared and self.machine.cluster_size > 1:
-            away = self.machine.cta_of[writers] != offsets // self.machine.shared_window
-            if away.any():
-                stamp = rows.of_elements(np.where(away, stamp | FOREIGN, stamp).astype(np.uint32))
-        shadow.put(shadow.stamps, rows, stamp)
-        shadow.put(shadow.owners, rows, rows.of_elements((writers + self._offset(shadow)).astype(np.int32)))
-        if wide and shadow.strong is None:
-            shadow.strong = np.zeros(shadow.count, np.uint8)
-        if shadow.strong is not None:
-            rows_of_table = shadow.strong.reshape(-1, rows.width)
-            rows_of_table[rows.index] = wide
+    def _visit(self, touch: Touch, offsets: Array, now: int) -> None:
+        """Note who was in a peer's memory."""
+        owners, warps = offsets // self.machine.shared_window, touch.group.warp
+        keys = owners * self.machine.warp_count + warps
+        _, first = np.unique(np.where(touch.away, keys, -1), return_index=True)
+        for at in first.tolist():
+            if touch.away is not None and touch.away[at]:
+                visits = self.visits.setdefault(int(owners[at]), {})
+                visits[int(warps[at])] = (now, int(touch.group.threads[at]), touch.instruction)
 
     # ---- asynchronous writes -----------------------------------------------------------------------
 
     def async_issued(self, write: Flight) -> None:
         """Its destination is its thread's to write, and out of bounds until it has landed."""
-        shadow, rows = self._shadow(write.region), Rows.of(write.offsets, write.size)
         if write.barriers is not None:
             self._initialised(write.group, write.barriers, write.instruction)
-        self._check_write(shadow, rows, write.group, write.instruction, 0)
-        shadow.materialise()
-        shadow.put(shadow.stamps, rows, IN_FLIGHT)
-        shadow.put(shadow.owners, rows, rows.of_elements((write.group.threads + self._offset(shadow)).astype(np.int32)))
+        touch = self.memory.touch_flight(write)
+        self.memory.check_write(touch)
+        self.memory.stamp(touch, self._tick(write.instruction))
+        self.memory.mark(touch, IN_FLIGHT, write.group.threads)
 
     def async_landed(self, write: Part) -> None:
         """Bytes have landed that the phase of an mbarrier counts."""
@@ -310,33 +136,30 @@ class Checker(Observer):
         """Bytes have landed that the phases of these mbarriers, by number, order."""
         flight = write.flight
         now = self._tick(flight.instruction)
-        shadow, rows = self._shadow(flight.region), Rows.of(write.offsets, flight.size)
         writers = self.mbarriers.writers(barriers, write.group.threads, flight.instruction)
-        shadow.put(shadow.stamps, rows, np.uint32(now) | FOREIGN)
-        shadow.put(shadow.owners, rows, rows.of_elements(writers))
+        touch = self.memory.touch_flight(flight, write.which)
+        self.memory.mark(touch, np.uint32(now) | FOREIGN, writers)
 
     def async_waited(self, group: Group, writes: Sequence[Part], instruction: Instruction) -> None:
         """Threads have waited for their own copies, which are theirs from now on."""
         for write in writes:
-            shadow = self._shadow(write.flight.region)
-            rows = Rows.of(write.offsets, write.flight.size)
-            now = self._tick(write.flight.instruction)
-            self._stamp(shadow, rows, write.group.threads, now, write.offsets, 0)
+            touch = self.memory.touch_flight(write.flight, write.which)
+            self.memory.stamp(touch, self._tick(write.flight.instruction))
 
     # ---- mbarriers ---------------------------------------------------------------------------------
 
     def mbarrier_init(self, group: Group, offsets: Array, instruction: Instruction) -> None:
         """Their bytes are no data from now on."""
         now = self._tick(instruction)
-        rows = Rows.of(offsets, 8)
-        self._check_write(self._shared, rows, group, instruction, 0)
-        self._stamp(self._shared, rows, group.threads, now, offsets, 0)
-        self._shared.put(self._shared.stamps, rows, MBARRIER)
+        touch = self.memory.touch(self.machine.memory.shared, offsets, 8, group, instruction)
+        self.memory.check_write(touch)
+        self.memory.mark(touch, MBARRIER, group.threads)
         self.mbarriers.init(group, offsets, now)
 
     def mbarrier_inval(self, group: Group, offsets: Array, instruction: Instruction) -> None:
         """Their bytes are memory again, which nobody has written."""
-        self._shared.put(self._shared.stamps, Rows.of(offsets, 8), np.uint32(0))
+        touch = self.memory.touch(self.machine.memory.shared, offsets, 8, group, instruction)
+        self.memory.mark(touch, np.uint32(0), group.threads)
 
     def _initialised(self, group: Group, barriers: Array, instruction: Instruction) -> None:
         """Raise unless the threads come after the initialisation of these mbarriers, by number."""
@@ -354,7 +177,7 @@ class Checker(Observer):
         now = self._tick(instruction)
         self._initialised(group, self._numbers(barriers), instruction)
         copied = instruction.parts[0] == "cp"
-        wide = CLUSTER if instruction.has("cluster", "gpu", "sys") else CTA
+        wide = min(scope(instruction, CTA), CLUSTER)
         for offset in np.unique(barriers).tolist():
             threads = group.threads[barriers == offset]
             for cta in np.unique(self.machine.cta_of[threads]).tolist():

@@ -329,3 +329,5 @@ class Clocks:
         """Threads end: nobody waits for them to acquire anything."""
         warps, masks = self.masks(threads)
         self.live[warps] &= ~masks
+        # What has ended holds back nobody's fast comparison.
+        self.horizon[warps[self.live[warps] == 0]] = np.iinfo(np.int32).max

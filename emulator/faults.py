@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from emulator.clocks import EARLIER_WAVE
+from emulator.flights import Flight
 from emulator.interface import (
     BarrierFault,
     Group,
@@ -20,6 +21,7 @@ from emulator.shadow import IN_FLIGHT, Rows, Shadow
 
 if TYPE_CHECKING:
     from emulator.checker import Checker
+    from emulator.memory_checks import Touch
 
 
 def place(instruction: Instruction | None) -> str:
@@ -55,76 +57,55 @@ class Faults:
             return f"by a CTA that ran before, at {where}"
         return f"asynchronously, and only a wait for the mbarrier's phase orders it: {where}"
 
+    def _where(self, touch: Touch, row: int, column: int) -> dict[str, Any]:
+        """Instruction, thread and address of one granule of an access."""
+        element = row if touch.rows.element is None else int(touch.rows.element[row])
+        return {
+            "instruction": touch.instruction,
+            "thread": touch.group.describe(element),
+            "address": self._address(touch.shadow, touch.rows, row, column),
+        }
+
     # ---- errors ------------------------------------------------------------------------------------
 
-    def unwritten(
-        self, shadow: Shadow, rows: Rows, group: Group, instruction: Instruction, row: int, column: int
-    ) -> NoReturn:
+    def unwritten(self, touch: Touch, row: int, column: int) -> NoReturn:
         """Memory that nobody has written."""
-        element = row if rows.element is None else int(rows.element[row])
+        space = touch.shadow.region.space
         raise UninitialisedRead(
-            f"a read of {shadow.region.space} memory that nothing has written",
-            instruction=instruction,
-            thread=group.describe(element),
-            address=self._address(shadow, rows, row, column),
+            f"a read of {space} memory that nothing has written", **self._where(touch, row, column)
         )
 
-    def code(
-        self,
-        shadow: Shadow,
-        rows: Rows,
-        group: Group,
-        instruction: Instruction,
-        row: int,
-        column: int,
-        code: int,
-        owner: int,
-        what: str,
-    ) -> NoReturn:
+    def code(self, touch: Touch, row: int, column: int, code: int, owner: int, what: str) -> NoReturn:
         """Memory in flight, or an mbarrier."""
-        element = row if rows.element is None else int(rows.element[row])
-        thread, address = group.describe(element), self._address(shadow, rows, row, column)
+        where = self._where(touch, row, column)
         if code != int(IN_FLIGHT):
-            raise BarrierFault(
-                f"a {what} of an mbarrier as if it were data",
-                instruction=instruction,
-                thread=thread,
-                address=address,
-            )
-        offset = (int(rows.index[row]) * rows.width + column) * 2
+            raise BarrierFault(f"a {what} of an mbarrier as if it were data", **where)
+        offset = (int(touch.rows.index[row]) * touch.rows.width + column) * 2
         found = None
         for flight in self._machine.asynchronous.flights:
             inside = (flight.offsets <= offset) & (offset < flight.offsets + flight.size) & flight.open
-            if flight.region is shadow.region and inside.any():
+            if flight.region is touch.shadow.region and inside.any():
                 found = flight.instruction
         raise UnfinishedAsync(
             f"a {what} where an asynchronous write is in flight, issued by {self._machine.describe(owner)} "
             f"at {place(found)}; nobody has waited for it",
-            instruction=instruction,
-            thread=thread,
-            address=address,
+            **where,
+        )
+
+    def source(self, touch: Touch, row: int, flight: Flight) -> NoReturn:
+        """Memory that a copy in flight has still to read."""
+        raise UnfinishedAsync(
+            f"a write to the source of a copy that is in flight: {place(flight.instruction)}",
+            **self._where(touch, row, 0),
         )
 
     def race(
-        self,
-        shadow: Shadow,
-        rows: Rows,
-        group: Group,
-        instruction: Instruction,
-        row: int,
-        column: int,
-        what: str,
-        did: str,
-        other: int,
-        serial: int,
+        self, touch: Touch, row: int, column: int, what: str, did: str, other: int, serial: int
     ) -> NoReturn:
         """Two accesses that nothing orders."""
-        element = row if rows.element is None else int(rows.element[row])
         raise Race(
             f"a race: this {what} and an earlier access are not ordered; {did} {self._who(other, serial)}",
-            instruction=instruction,
-            thread=group.describe(element),
-            address=self._address(shadow, rows, row, column),
+            **self._where(touch, row, column),
         )
 
     def uninitialised_mbarrier(

@@ -125,14 +125,16 @@ class WaveMemory:
         if inside.view(np.uint64).max() > self.shared_bytes - size or size > self.shared_bytes:
             wrong = (inside < 0) | (inside > self.shared_bytes - size)
             self.outside(at, size, int(np.argmax(wrong)), group, instruction)
-        return inside + cta * self.window
+        offsets: Array = inside + cta * self.window
+        return offsets
 
     def local_offsets(self, at: Array, size: int, group: Group, instruction: Instruction) -> Array:
         """Offsets in the region of all threads."""
         wrong = (at < 0) | (at > self.local_bytes - size)
         if wrong.any():
             self.outside(at, size, int(np.argmax(wrong)), group, instruction)
-        return at + group.threads * self.local_bytes
+        offsets: Array = at + group.threads * self.local_bytes
+        return offsets
 
     def resolve_generic(
         self, at: Array, size: int, group: Group, instruction: Instruction

@@ -6,6 +6,8 @@ import re
 import struct
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from emulator.interface import (
     Address,
     Immediate,
@@ -154,20 +156,18 @@ class Operands:
         return Address(base, offset)
 
 
-def _number(token: Token, negative: bool) -> Immediate:
-    text = token.text.rstrip("U")
-    if text[:2] in ("0f", "0F"):
-        return Immediate(int(text[2:], 16) ^ (negative << 31), 32)
-    if text[:2] in ("0d", "0D"):
-        return Immediate(int(text[2:], 16) ^ (negative << 63), 64)
-    if not text.startswith(("0x", "0X")) and re.search(r"[.eE]", text):
-        value = -float(text) if negative else float(text)
-        return Immediate(struct.unpack("<Q", struct.pack("<d", value))[0], 64)
-    if text.isdigit() and text.startswith("0"):
-        value_int = int(text, 8)
-    else:
-        value_int = int(text, 0)
-    return Immediate(-value_int if negative else value_int)
+def as_f32(operand: Operand) -> Operand:
+    """An operand of an instruction on FP32 numbers, where constants written as FP64 ones are rounded."""
+    if isinstance(operand, Vector):
+        return Vector(tuple(_rounded(element) for element in operand.elements))
+    return operand if isinstance(operand, Pair) else _rounded(operand)
+
+
+def _rounded(operand: Scalar) -> Scalar:
+    if not isinstance(operand, Immediate) or operand.float_bits != 64:
+        return operand
+    (value,) = struct.unpack("<d", struct.pack("<Q", operand.bits))
+    return Immediate(int(np.float32(value).view(np.uint32)), 32)
 
 
 def _number(token: Token, negative: bool) -> Immediate:
@@ -179,8 +179,8 @@ def _number(token: Token, negative: bool) -> Immediate:
     if not text.startswith(("0x", "0X")) and re.search(r"[.eE]", text):
         value = -float(text) if negative else float(text)
         return Immediate(struct.unpack("<Q", struct.pack("<d", value))[0], 64)
-    if text.isdigit() and text.startswith("0"):
-        value_int = int(text, 8)
-    else:
-        value_int = int(text, 0)
-    return Immediate(-value_int if negative else value_int)
+    try:
+        number = int(text, 8 if text.isdigit() and text.startswith("0") else 0)
+    except ValueError:
+        raise PtxError(f"{token.text} is not a number", line=token.line) from None
+    return Immediate(-number if negative else number)

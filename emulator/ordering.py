@@ -33,6 +33,7 @@ from emulator.scopes import CLUSTER, GPU, scope
 if TYPE_CHECKING:
     from emulator.machine import Machine
 
+
 class Ordering:
     """The clocks of a wave, moved on by what its threads do."""
 

@@ -13,7 +13,7 @@ import re
 from emulator.interface import Instruction, PtxError, Symbol, Unsupported
 from emulator.kernel import SIZES, Kernel, Module, Parameter, Variable
 from emulator.lexer import Cursor
-from emulator.operands import Operands, Scope
+from emulator.operands import Operands, Scope, as_f32
 
 _OPCODE = re.compile(r"[a-z]\w*(\.\w+(::\w+)*)*")
 
@@ -168,8 +168,8 @@ class _Parser(Cursor):
                         branches.append((len(kernel.instructions) - 1, tuple(scopes)))
             else:
                 raise PtxError(f"an instruction expected, not {text!r}", line=token.line)
-        for number, scopes in branches:
-            self.resolve(kernel, number, scopes)
+        for number, visible in branches:
+            self.resolve(kernel, number, visible)
 
     def label(self, kernel: Kernel, name: str, line: int) -> None:
         scope = self.operands.scopes[-1]
@@ -218,6 +218,8 @@ class _Parser(Cursor):
                 if not self.accept(","):
                     raise PtxError(f"',' or ';' expected, not {token.text!r}", line=token.line)
                 operands.append(self.operands.operand())
+        if opcode.endswith(".f32"):
+            operands = [as_f32(operand) for operand in operands]
         said = " ".join(self.ptx[start : self.tokens[self.at - 1].end].split())
         kernel.instructions.append(
             Instruction(

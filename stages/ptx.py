@@ -342,10 +342,7 @@ def copy_bulk(shared: Int32, source: Int64, size: int, barrier: Int32, *, loc=No
     Alignment and size: 16 bytes.
     """
     operands = (Int32(shared), Int64(source), Int32(barrier))
-    text = (
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-        f"[$0], [$1], {size}, [$2];"
-    )
+    text = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes " f"[$0], [$1], {size}, [$2];"
     _asm(None, operands, text, "r,l,r", ordered=True, loc=loc, ip=ip)
 
 

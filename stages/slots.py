@@ -152,7 +152,16 @@ class ClusterMerge(Protocol):
 class GridMerge(Protocol):
     """The clusters' partials of a row become one."""
 
-    def deposit(self, row: Int64, counter: Int64, cluster: Int32, clusters: Int32, m: Float32, l: Float32, o: list[Float32]) -> Boolean:
+    def deposit(
+        self,
+        row: Int64,
+        counter: Int64,
+        cluster: Int32,
+        clusters: Int32,
+        m: Float32,
+        l: Float32,
+        o: list[Float32],
+    ) -> Boolean:
         """Leave a cluster's partial of a row; whether it was the last."""
 
     def collect(self, row: Int64, clusters: Int32) -> tuple[Float32, list[Float32]]:

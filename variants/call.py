@@ -8,35 +8,46 @@ Contract
 
 import math
 import numbers
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from stages.partial import PartialRecord
+
 MAX_KV_HEADS = 65535
 """KV heads of a launch: the y extent of a grid (CUDA C++ Programming Guide, technical specifications)."""
+
+MAX_WINDOW = 1 << 30
+"""A window that holds every key of a request; differences of key numbers stay within 32 bits."""
 
 
 @dataclass(frozen=True)
 class Call:
     """What one launch is given, in the order of the kernel's parameters.
 
-    tensors: q, gate, kv_cache, block_table, seq_lens, out. strides: in bytes; of a token in q, gate and out,
-    of a page and a KV head in the cache, of a request in the table. columns: of the table.
+    tensors: q, gate, kv_cache, block_table, seq_lens, out, and workspace and counters of a kernel that splits.
+    strides: in bytes; of a token in q, gate and out, of a page and a KV head in the cache, of a request in the
+    table. integers: columns of the table, and the window of a kernel that splits. numbers: scale * log2(e), eps.
+    extent: what the launch shape depends on: requests, KV heads, and z slices of a kernel that splits.
     """
 
     tensors: tuple[torch.Tensor, ...]
     strides: tuple[int, ...]
-    columns: int
-    requests: int
-    kv_heads: int
-    scale_log2: float
-    eps: float
+    integers: tuple[int, ...]
+    numbers: tuple[float, ...]
+    extent: tuple[int, ...]
 
     @property
     def out(self) -> torch.Tensor:
         """Where the result goes."""
-        return self.tensors[-1]
+        return self.tensors[5]
+
+    @property
+    def requests(self) -> int:
+        """How many requests there are."""
+        return self.extent[0]
 
 
 def bind(
@@ -51,10 +62,14 @@ def bind(
     max_seq_len: int,
     scale: float,
     eps: float,
+    window: int | None,
+    num_splits: int | None,
+    default_splits: Callable[[int], int],
+    scratch: tuple[torch.Tensor | None, torch.Tensor | None] | None,
 ) -> Call:
     """Check the arguments of a call (shapes and types as the entry point documents them).
 
-    Raises TypeError for what is no tensor, and ValueError for what cannot be served.
+    scratch: workspace and counters, None where no request is ever split. Raises TypeError for what is no tensor, and ValueError for what cannot be served.
     """
     device = q.device if isinstance(q, torch.Tensor) else None
     names = ("q", "gate", "kv_cache", "block_table", "seq_lens")
@@ -79,15 +94,57 @@ def bind(
         f"out must not overlap itself: its token stride must be >= {width}, got {out_stride}",
     )
     rows = tuple(2 * stride for stride in (q_stride, gate_stride, out_stride))
-    return Call(
-        tensors=(q, gate, kv_cache, block_table, seq_lens, out),
-        strides=(*rows, 2 * page_stride, 2 * head_stride, 4 * table_stride),
-        columns=columns,
-        requests=requests,
-        kv_heads=kv_heads,
-        scale_log2=_check_number("scale", scale) * math.log2(math.e),
-        eps=_check_number("eps", eps, least=0),
+    tensors, integers, extent = (
+        (q, gate, kv_cache, block_table, seq_lens, out),
+        (columns,),
+        (requests, kv_heads),
     )
+    if kernel.splits:
+        # Without a long request the scratch memory is never touched: any address will do.
+        num_splits = num_splits or default_splits(kv_heads)
+        spare = (
+            (out, seq_lens)
+            if scratch is None
+            else _check_scratch(kernel, *scratch, *extent, num_splits, device)
+        )
+        tensors = (*tensors, *spare)
+        integers = (*integers, min(window or MAX_WINDOW, MAX_WINDOW))
+        extent = (*extent, num_splits)
+    return Call(
+        tensors=tensors,
+        strides=(*rows, 2 * page_stride, 2 * head_stride, 4 * table_stride),
+        integers=integers,
+        numbers=(_check_number("scale", scale) * math.log2(math.e), _check_number("eps", eps, least=0)),
+        extent=extent,
+    )
+
+
+def scratch_bytes(kernel: Any, requests: int, kv_heads: int, num_splits: int) -> tuple[int, int]:
+    """Bytes of the workspace and of the counters: a record a row and cluster, a uint32 a row, padded to 16."""
+    rows = requests * kv_heads * kernel.rows
+    clusters = kernel.row_groups * num_splits
+    return rows * clusters * PartialRecord(kernel.head_dim).bytes, -(-4 * rows // 16) * 16
+
+
+def _check_scratch(kernel, workspace, counters, requests, kv_heads, num_splits, device):
+    sizes = scratch_bytes(kernel, requests, kv_heads, num_splits)
+    for name, tensor, size in zip(("workspace", "counters"), (workspace, counters), sizes, strict=True):
+        if tensor is None:
+            raise ValueError(
+                f"{name} is needed, {size} bytes (R={requests}, H={kv_heads}, num_splits={num_splits}): this "
+                "deployment splits long requests over clusters; allocate_scratch() makes both"
+            )
+        _check_tensor(name, tensor, device)
+        held = tensor.numel() * tensor.element_size()
+        require(tensor.is_contiguous(), f"{name} must be contiguous, got {_describe(tensor)}")
+        require(
+            held >= size,
+            f"{name} must have >= {size} bytes (R={requests}, H={kv_heads}, num_splits={num_splits}), got {held}",
+        )
+        _check_alignment(name, tensor)
+    require(workspace.dtype == torch.uint8, f"workspace must be uint8, got {workspace.dtype}")
+    require(counters.dtype == torch.int32, f"counters must be int32, got {counters.dtype}")
+    return workspace, counters
 
 
 def require(condition: bool, message: str) -> None:

@@ -65,10 +65,10 @@ class ClusterKernel(AttentionKernel):
         head_stride: Int64,
         table_stride: Int64,
         columns: Int32,
-        requests: Int32,
-        kv_heads: Int32,
         scale_log2: Float32,
         eps: Float32,
+        requests: Int32,
+        kv_heads: Int32,
         stream: cuda.CUstream,
     ):
         """Launch for `requests` requests and `kv_heads` KV heads.

@@ -45,9 +45,14 @@ class AttentionKernel:
         """The name that CuTe DSL makes part of the kernel's entry name."""
         return self.name
 
-    def with_pdl(self) -> "AttentionKernel":
-        """The same kernel, launched with programmatic dependent launch."""
-        return dataclasses.replace(self, pdl=True)
+    def form(self, *, pdl: bool, windowed: bool) -> "AttentionKernel":
+        """The form of this kernel for a deployment."""
+        return dataclasses.replace(self, pdl=pdl)
+
+    @property
+    def splits(self) -> bool:
+        """Whether several clusters share a request: the launch then has z slices, a workspace and counters."""
+        return False
 
     @property
     def rows(self) -> int:

@@ -17,6 +17,7 @@ from typing import Any
 from stages.contract import MAX_CLUSTER_SIZE
 from stages.fragments import ROWS
 from variants.cluster import ClusterKernel
+from variants.split import SplitKernel
 
 Facts = Mapping[str, Any]
 
@@ -131,6 +132,43 @@ SKELETONS: Mapping[str, Skeleton] = {
             facts={"exchange_rows": ROWS},
             derive=lambda facts: {"steps": _cluster_steps(facts)},
             rules=(Rule(("max_seq_len", "page_size", "cluster", "warps", "pages_per_step"), _few_steps),),
+        ),
+        Skeleton(
+            name="split",
+            kernel=SplitKernel,
+            summary="long contexts and windows: a request's pages spread over several clusters",
+            slots=(
+                "pages",
+                "ring",
+                "scores",
+                "softmax",
+                "values",
+                "warp_merge",
+                "push",
+                "cluster_merge",
+                "grid_merge",
+                "epilogue",
+            ),
+            launch=(
+                LaunchField(
+                    "cluster",
+                    tuple(range(1, MAX_CLUSTER_SIZE + 1)),
+                    "CTAs of a cluster",
+                    limit=f"a cluster has at most {MAX_CLUSTER_SIZE} CTAs",
+                ),
+                LaunchField("warps", (4,), "warps of a CTA, one for each row group"),
+                LaunchField("pages_per_step", (1, 2), "pages that a warp attends at once", 1),
+                LaunchField(
+                    "short_rounds",
+                    tuple(range(1, 65)),
+                    "pages a warp of one cluster, up to which one cluster attends a request alone",
+                    8,
+                ),
+            ),
+            windows=True,
+            bounded=True,
+            requires={"tokens": (8,), "heads_per_kv": (8,)},
+            facts={"exchange_rows": 64},
         ),
     )
 }

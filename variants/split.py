@@ -19,6 +19,7 @@ Contract
     uint32 for each; see the grid merge stage for what is asked of them.
 """
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,6 +91,20 @@ class SplitKernel(AttentionKernel):
     warp_merge: Any
     grid_merge: Any
     windowed: bool = False
+
+    @property
+    def splits(self) -> bool:
+        """Long requests are spread over clusters."""
+        return True
+
+    @property
+    def short_pages(self) -> int:
+        """The most pages, from the first that row 0 sees, of a request that one cluster attends alone."""
+        return self.short_rounds * self.cluster * self.warps
+
+    def form(self, *, pdl: bool, windowed: bool) -> "SplitKernel":
+        """The form of this kernel for a deployment."""
+        return dataclasses.replace(self, pdl=pdl, windowed=windowed)
 
     def grid(self, requests, kv_heads, num_splits):
         """The launch's extent in CTAs; it depends on nothing else."""
@@ -192,9 +207,7 @@ class SplitKernel(AttentionKernel):
             self.tokens, self.heads_per_kv, window if cutlass.const_expr(self.windowed) else None
         )
         first, count = self.needed_pages(length, mask, columns)
-        rows = Rows(
-            request, kv_head, q, q_stride, gate, gate_stride, out, out_stride, scale_log2, eps
-        )
+        rows = Rows(request, kv_head, q, q_stride, gate, gate_stride, out, out_stride, scale_log2, eps)
         pages = Pages(
             table=table + Int64(request) * table_stride,
             columns=columns,
@@ -204,7 +217,7 @@ class SplitKernel(AttentionKernel):
             first=first,
             count=count,
         )
-        if count <= self.short_rounds * self.cluster * self.warps:
+        if count <= self.short_pages:
             if z == 0:
                 self.short(rows, pages, mask, shared)
         else:

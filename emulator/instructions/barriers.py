@@ -145,8 +145,10 @@ class Barriers:
             return
         came_units, go_units = unit[came], unit[go]
         for one in np.unique(came_units).tolist():
+            # Threads are in order, and so are their units.
+            (a, b), (c, d) = (np.searchsorted(units, (one, one + 1)) for units in (came_units, go_units))
             for hook in hooks:
-                hook(kind, came[came_units == one], go[go_units == one], instruction)
+                hook(kind, came[a:b], go[c:d], instruction)
 
     # -- of a cluster
 
@@ -187,10 +189,11 @@ class Barriers:
         machine = self.machine
         if not machine.hooks_barrier_complete or instruction is None:
             return
-        unit = machine.cta_of // machine.cluster_size
-        for one in np.unique(unit[go]).tolist():
+        threads = machine.cluster_size * machine.block_size
+        for one in np.unique(go // threads).tolist():
+            first, last = np.searchsorted(go, (one * threads, (one + 1) * threads))
             for hook in machine.hooks_barrier_complete:
-                hook("cluster", np.flatnonzero(unit == one), go[unit[go] == one], instruction)
+                hook("cluster", np.arange(one * threads, (one + 1) * threads), go[first:last], instruction)
 
     def cluster_wait(self, group: Group, instruction: Instruction) -> None:
         """Threads wait for the phase that they have arrived in."""
@@ -226,11 +229,13 @@ class Barriers:
                 hook(group, instruction)
             return
         self.at_warp[group.threads] = True
-        for warp in np.unique(group.warp).tolist():
-            lanes = np.flatnonzero((machine.warp_of == warp) & ~machine.ended)
-            members = int(mask[int(np.argmax(group.warp == warp))])
+        starts = np.flatnonzero(np.r_[True, np.diff(group.warp) != 0]).tolist()
+        for start, stop in zip(starts, [*starts[1:], group.size], strict=True):
+            here = group.take(np.arange(start, stop))
+            first, members = int(here.threads[0] - here.lane[0]), int(mask[start])
+            lanes = np.arange(first, first + int(machine.geometry.warp_lanes[here.warp[0]]))
+            lanes = lanes[~machine.ended[lanes]]
             wanted = lanes[(members >> machine.lane_of[lanes]) & 1 == 1]
-            here = group.take(group.warp == warp)
             if not self.at_warp[wanted].all():
                 machine.park(here, f"bar.warp.sync with lanes {members:#x}")
                 continue

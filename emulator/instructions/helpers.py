@@ -21,16 +21,16 @@ def shl(a: Array, amount: Array) -> Array:
     """Shift left; amounts (uint32) past the width give 0."""
     width = bits(a)
     inside = np.minimum(amount, width - 1).astype(a.dtype)
-    return np.where(amount < width, a << inside, a.dtype.type(0))
+    shifted: Array = np.where(amount < width, a << inside, a.dtype.type(0))
+    return shifted
 
 
 def shr(a: Array, amount: Array) -> Array:
     """Shift right, of signed numbers with the sign; amounts (uint32) past the width act as the width."""
     width = bits(a)
     inside = np.minimum(amount, width - 1).astype(a.dtype)
-    if a.dtype.kind == "i":
-        return a >> inside
-    return np.where(amount < width, a >> inside, a.dtype.type(0))
+    shifted: Array = a >> inside
+    return shifted if a.dtype.kind == "i" else np.where(amount < width, shifted, a.dtype.type(0))
 
 
 def mul_hi(a: Array, b: Array) -> Array:
@@ -38,12 +38,13 @@ def mul_hi(a: Array, b: Array) -> Array:
     width = bits(a)
     if width < 64:
         wide = np.dtype(f"{a.dtype.kind}8")
-        return ((a.astype(wide) * b.astype(wide)) >> wide.type(width)).astype(a.dtype)
+        product: Array = ((a.astype(wide) * b.astype(wide)) >> wide.type(width)).astype(a.dtype)
+        return product
     mask, half = np.uint64(0xFFFFFFFF), np.uint64(32)
     x, y = a.view(np.uint64), b.view(np.uint64)
     x0, x1, y0, y1 = x & mask, x >> half, y & mask, y >> half
     middle = x1 * y0 + ((x0 * y0) >> half)
-    high = x1 * y1 + (middle >> half) + ((x0 * y1 + (middle & mask)) >> half)
+    high: Array = x1 * y1 + (middle >> half) + ((x0 * y1 + (middle & mask)) >> half)
     if a.dtype.kind == "i":
         # Each negative factor was counted 2^64 too large.
         high = high - np.where(a < 0, y, np.uint64(0)) - np.where(b < 0, x, np.uint64(0))
@@ -64,7 +65,8 @@ def div(a: Array, b: Array) -> Array:
 
 def rem(a: Array, b: Array) -> Array:
     """a - b * (a / b): the sign of a."""
-    return a - b * div(a, b)
+    remainder: Array = a - b * div(a, b)
+    return remainder
 
 
 def sad(a: Array, b: Array, c: Array) -> Array:

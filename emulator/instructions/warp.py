@@ -150,7 +150,8 @@ def vote(instruction: Instruction) -> Operation:
         if how == "ballot":
             return yes.astype(np.uint32)
         every, some = yes == here, yes != 0
-        return {"all": every, "any": some, "uni": every | ~some}[how]
+        found: Array = {"all": every, "any": some, "uni": every | ~some}[how]
+        return found
 
     kind = "b32" if how == "ballot" else "pred"
     inputs = ((source, "pred"), (mask, "u32"))
@@ -178,7 +179,7 @@ def elect(instruction: Instruction) -> Operation:
         told(group, instruction)
         check_members(group, members, instruction)
         row, count = rows_of(group)
-        here = lanes_here(group, row, count)[row] & members.astype(np.int64)
+        here: Array = lanes_here(group, row, count)[row] & members.astype(np.int64)
         lowest = np.bitwise_count(((here & -here) - 1).astype(np.uint64)).astype(np.uint32)
         chosen = group.lane == lowest
         return (lowest, chosen) if len(out) == 2 else lowest

@@ -90,11 +90,12 @@ def rsqrt(x: Array, *, ftz: bool = True) -> Array:
         result = rsqrt(np.where(small, x * SCALE, x))
         return np.where(small, canonical(result * np.float32(2.0**12)), result)
     bits = x.view(np.int32)
-    exponent, mantissa = bits >> 23 & 0xFF, bits & MANTISSA
-    even = (exponent & 1) == 1
-    unit = np.where(even, interpolator("rsqrt_even")(mantissa), interpolator("rsqrt_odd")(mantissa))
+    exponent = bits >> 23 & 0xFF
+    # The exponent field is odd where the exponent is even: the mantissa and its lowest bit, inverted.
+    place = (bits & (2 * MANTISSA + 1)) ^ NORMAL
+    unit = interpolator("rsqrt")(place)
     # At powers of four the table is one unit low, and the device is not.
-    unit[even & (mantissa == 0)] = 1 << 24
+    unit[place == 0] = 1 << 24
     result = _assembled(126 - (exponent - 127 >> 1), unit)
     result[exponent == 255] = 0
     zero = exponent == 0

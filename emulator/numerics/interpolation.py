@@ -81,14 +81,12 @@ def _coefficients() -> dict[str, Array]:
 
 @functools.cache
 def interpolator(name: str) -> Interpolator:
-    """One of "exp2", "reciprocal", "rsqrt_even", "rsqrt_odd"."""
+    """One of "exp2", "reciprocal" and "rsqrt"; of "rsqrt" mantissas of odd exponents have bit 23 set."""
     quarters, c1, c2 = _coefficients()[name].T
-    rest = 23 - (len(quarters).bit_length() - 1)
-    first_column, bias = {
-        "exp2": (19, 24456),
-        "reciprocal": (17, 8092),
-        "rsqrt_even": (19, 32766),
-        "rsqrt_odd": (19, 32766),
+    rest, first_column, bias = {
+        "exp2": (17, 19, 24456),
+        "reciprocal": (16, 17, 8092),
+        "rsqrt": (17, 19, 32766),
     }[name]
     # C1 counts per segment, C2 per segment squared; a square's unit is 2**(first_column - 2 * rest).
     return Interpolator(

@@ -88,9 +88,7 @@ class DsmemPush:
         cluster_wait()
 
     @cute.jit
-    def send(
-        self, region: Int32, arrived: Int32, rank: Int32, mine: RowUnits, rows: cutlass.Constexpr[int]
-    ):
+    def send(self, region: Int32, arrived: Int32, rank: Int32, mine: RowUnits, rows: cutlass.Constexpr[int]):
         """Send this thread's units to the CTA that owns their row.
 
         region, arrived: shared-memory addresses of `rank_partials` and of the mbarrier, the same in every

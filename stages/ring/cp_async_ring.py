@@ -138,9 +138,7 @@ CONTRACT = Contract(
     stage=CpAsyncRing,
     summary="pages stream through shared memory by cp.async, copied by all threads",
     parameters=(
-        Parameter(
-            "depth", (2, 4, 6, 8, 10, 12, 14, 16, 24, 32, 48, 64), 8, "pages that the ring holds"
-        ),
+        Parameter("depth", (2, 4, 6, 8, 10, 12, 14, 16, 24, 32, 48, 64), 8, "pages that the ring holds"),
     ),
     requires={
         "head_dim": (64,),
@@ -149,8 +147,6 @@ CONTRACT = Contract(
         "pages_per_step": (1, 2),
         "warps": (1, 2, 4, 8),
     },
-    shared=lambda stage: (
-        Region("page_ring", stage.depth * page_bytes(stage.head_dim, stage.page_size)),
-    ),
+    shared=lambda stage: (Region("page_ring", stage.depth * page_bytes(stage.head_dim, stage.page_size)),),
     min_arch=80,
 )
