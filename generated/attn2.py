@@ -11,7 +11,7 @@ push dsmem, cluster_merge rank_order, grid_merge workspace, epilogue norm_gate.
 Generated from spec.yaml; do not edit. Change the spec, or the file named above a section, then run
 `python -m generator generate`.
 
-sha256 of the plan, sources, template and formatter: 34a65d10045a09e9041431110201db8c676328d6dedaadbf46756c21e490e0a5
+sha256 of the plan, sources, template and formatter: 56f1212ac101e0eb70ce79230249d93a365445e432a56b998f789ff463e87bab
 """
 
 import dataclasses
@@ -2332,13 +2332,15 @@ def bind(
     scale: float,
     eps: float,
     window: int | None,
-    num_splits: int | None,
-    default_splits: Callable[[int], int],
-    scratch: tuple[torch.Tensor | None, torch.Tensor | None] | None,
+    splits: Callable[[int], int] | None,
+    scratch: tuple[torch.Tensor | None, torch.Tensor | None],
 ) -> Call:
     """Check the arguments of a call (shapes and types as the entry point documents them).
 
-    scratch: workspace and counters, None where no request is ever split. Raises TypeError for what is no tensor, and ValueError for what cannot be served.
+    splits: given the KV heads, the z slices of a launch; None where no request is ever split. scratch:
+    workspace and counters.
+
+    Raises TypeError for what is no tensor, and ValueError for what cannot be served.
     """
     device = q.device if isinstance(q, torch.Tensor) else None
     names = ("q", "gate", "kv_cache", "block_table", "seq_lens")
@@ -2369,16 +2371,14 @@ def bind(
         (requests, kv_heads),
     )
     if kernel.splits:
-        # Without a long request the scratch memory is never touched: any address will do.
-        num_splits = num_splits or default_splits(kv_heads)
-        spare = (
-            (out, seq_lens)
-            if scratch is None
-            else _check_scratch(kernel, *scratch, *extent, num_splits, device)
-        )
-        tensors = (*tensors, *spare)
+        slices = 1 if splits is None else splits(kv_heads)
+        # Where no request is ever split the scratch memory is not touched: any address will do.
+        held = (out, seq_lens)
+        if splits is not None:
+            held = _check_scratch(kernel, *scratch, *extent, slices, device)
+        tensors = (*tensors, *held)
         integers = (*integers, min(window or MAX_WINDOW, MAX_WINDOW))
-        extent = (*extent, num_splits)
+        extent = (*extent, slices)
     return Call(
         tensors=tensors,
         strides=(*rows, 2 * page_stride, 2 * head_stride, 4 * table_stride),
@@ -2704,16 +2704,15 @@ def attn2(
     a first call inside a graph capture (call `prepare` before).
     """
     chosen = _choose(max_seq_len, window, variant)
-    _check_splits(num_splits)
+    never_splits = chosen.never_splits(max_seq_len, window)
     call = bind(
         *(chosen.kernel, q, gate, kv_cache, block_table, seq_lens, out),
         max_seq_len=max_seq_len,
         scale=scale,
         eps=eps,
         window=window,
-        num_splits=num_splits,
-        default_splits=lambda kv_heads: _splits(None, kv_heads, max_seq_len, window, q.device),
-        scratch=None if chosen.never_splits(max_seq_len, window) else (workspace, counters),
+        splits=None if never_splits else lambda heads: _splits(num_splits, chosen, heads, q.device),
+        scratch=(workspace, counters),
     )
     require(q.is_cuda, f"q must be a CUDA tensor, got one on {q.device}")
     if call.requests == 0:
@@ -2819,32 +2818,45 @@ def window_pages(window: int) -> int:
 
 
 def default_splits(
-    kv_heads: int, max_seq_len: int, window: int | None = None, multiprocessors: int = 132
+    kv_heads: int,
+    max_seq_len: int,
+    window: int | None = None,
+    variant: str | None = None,
+    multiprocessors: int = 132,
 ) -> int:
     """z slices of a deployment's launch where it does not say.
 
     Enough for one request to put two CTAs on each multiprocessor; one where no request is ever split. It does
     not depend on the number of requests, so neither do the bits.
     """
-    chosen = _choose(max_seq_len, window, None)
+    chosen = _choose(max_seq_len, window, variant)
     if chosen.never_splits(max_seq_len, window):
         return 1
-    kernel = chosen.kernel
-    return max(1, 2 * multiprocessors // (kernel.cluster * kernel.row_groups * kv_heads))
+    return _enough_splits(chosen.kernel, kv_heads, multiprocessors)
 
 
 def workspace_bytes(
-    requests: int, kv_heads: int, max_seq_len: int, window: int | None = None, num_splits: int | None = None
+    requests: int,
+    kv_heads: int,
+    max_seq_len: int,
+    window: int | None = None,
+    num_splits: int | None = None,
+    variant: str | None = None,
 ) -> int:
     """Bytes of the workspace for up to `requests` requests: a record a row and cluster. 0 if none is needed."""
-    return _scratch_bytes(requests, kv_heads, max_seq_len, window, num_splits)[0]
+    return _scratch_bytes(requests, kv_heads, max_seq_len, window, num_splits, variant)[0]
 
 
 def counters_bytes(
-    requests: int, kv_heads: int, max_seq_len: int, window: int | None = None, num_splits: int | None = None
+    requests: int,
+    kv_heads: int,
+    max_seq_len: int,
+    window: int | None = None,
+    num_splits: int | None = None,
+    variant: str | None = None,
 ) -> int:
     """Bytes of the counters for up to `requests` requests: a uint32 a row, padded to 16. 0 if none are needed."""
-    return _scratch_bytes(requests, kv_heads, max_seq_len, window, num_splits)[1]
+    return _scratch_bytes(requests, kv_heads, max_seq_len, window, num_splits, variant)[1]
 
 
 def allocate_scratch(
@@ -2855,13 +2867,14 @@ def allocate_scratch(
     window: int | None = None,
     num_splits: int | None = None,
     device: torch.device | int | str | None = None,
+    variant: str | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """A workspace (uint8) and zeroed counters (int32) for calls of up to `requests` requests.
 
     Calls that may run at the same time need scratch memory of their own; others may share it. Counters have to
     be zero before a call, and a call leaves them so.
     """
-    sizes = _scratch_bytes(requests, kv_heads, max_seq_len, window, num_splits)
+    sizes = _scratch_bytes(requests, kv_heads, max_seq_len, window, num_splits, variant)
     place = torch.device("cuda" if device is None else device)
     workspace = torch.empty(sizes[0], dtype=torch.uint8, device=place)
     return workspace, torch.zeros(sizes[1] // 4, dtype=torch.int32, device=place)
@@ -2917,23 +2930,27 @@ def _check_splits(num_splits):
     )
 
 
-def _splits(num_splits, kv_heads, max_seq_len, window, device) -> int:
-    """z slices of a launch on a device."""
+def _enough_splits(kernel, kv_heads, multiprocessors) -> int:
+    return max(1, 2 * multiprocessors // (kernel.cluster * kernel.row_groups * kv_heads))
+
+
+def _splits(num_splits, variant, kv_heads, device) -> int:
+    """z slices of a launch on a device whose requests may be split."""
     _check_splits(num_splits)
     if num_splits is not None:
         return num_splits
+    multiprocessors = 132
     if device is not None and device.type == "cuda":
         multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
-        return default_splits(kv_heads, max_seq_len, window, multiprocessors)
-    return default_splits(kv_heads, max_seq_len, window)
+    return _enough_splits(variant.kernel, kv_heads, multiprocessors)
 
 
-def _scratch_bytes(requests, kv_heads, max_seq_len, window, num_splits) -> tuple[int, int]:
-    chosen = _choose(max_seq_len, window, None)
+def _scratch_bytes(requests, kv_heads, max_seq_len, window, num_splits, variant) -> tuple[int, int]:
+    chosen = _choose(max_seq_len, window, variant)
     if chosen.never_splits(max_seq_len, window):
         return 0, 0
     device = torch.device("cuda") if torch.cuda.is_available() else None
-    splits = _splits(num_splits, kv_heads, max_seq_len, window, device)
+    splits = _splits(num_splits, chosen, kv_heads, device)
     return scratch_bytes(chosen.kernel, requests, kv_heads, splits)
 
 

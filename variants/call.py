@@ -63,13 +63,15 @@ def bind(
     scale: float,
     eps: float,
     window: int | None,
-    num_splits: int | None,
-    default_splits: Callable[[int], int],
-    scratch: tuple[torch.Tensor | None, torch.Tensor | None] | None,
+    splits: Callable[[int], int] | None,
+    scratch: tuple[torch.Tensor | None, torch.Tensor | None],
 ) -> Call:
     """Check the arguments of a call (shapes and types as the entry point documents them).
 
-    scratch: workspace and counters, None where no request is ever split. Raises TypeError for what is no tensor, and ValueError for what cannot be served.
+    splits: given the KV heads, the z slices of a launch; None where no request is ever split. scratch:
+    workspace and counters.
+
+    Raises TypeError for what is no tensor, and ValueError for what cannot be served.
     """
     device = q.device if isinstance(q, torch.Tensor) else None
     names = ("q", "gate", "kv_cache", "block_table", "seq_lens")
@@ -100,16 +102,14 @@ def bind(
         (requests, kv_heads),
     )
     if kernel.splits:
-        # Without a long request the scratch memory is never touched: any address will do.
-        num_splits = num_splits or default_splits(kv_heads)
-        spare = (
-            (out, seq_lens)
-            if scratch is None
-            else _check_scratch(kernel, *scratch, *extent, num_splits, device)
-        )
-        tensors = (*tensors, *spare)
+        slices = 1 if splits is None else splits(kv_heads)
+        # Where no request is ever split the scratch memory is not touched: any address will do.
+        held = (out, seq_lens)
+        if splits is not None:
+            held = _check_scratch(kernel, *scratch, *extent, slices, device)
+        tensors = (*tensors, *held)
         integers = (*integers, min(window or MAX_WINDOW, MAX_WINDOW))
-        extent = (*extent, num_splits)
+        extent = (*extent, slices)
     return Call(
         tensors=tensors,
         strides=(*rows, 2 * page_stride, 2 * head_stride, 4 * table_stride),

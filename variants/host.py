@@ -85,16 +85,15 @@ def attn2(
     a first call inside a graph capture (call `prepare` before).
     """
     chosen = _choose(max_seq_len, window, variant)
-    _check_splits(num_splits)
+    never_splits = chosen.never_splits(max_seq_len, window)
     call = bind(
         *(chosen.kernel, q, gate, kv_cache, block_table, seq_lens, out),
         max_seq_len=max_seq_len,
         scale=scale,
         eps=eps,
         window=window,
-        num_splits=num_splits,
-        default_splits=lambda kv_heads: _splits(None, kv_heads, max_seq_len, window, q.device),
-        scratch=None if chosen.never_splits(max_seq_len, window) else (workspace, counters),
+        splits=None if never_splits else lambda heads: _splits(num_splits, chosen, heads, q.device),
+        scratch=(workspace, counters),
     )
     require(q.is_cuda, f"q must be a CUDA tensor, got one on {q.device}")
     if call.requests == 0:
@@ -200,32 +199,45 @@ def window_pages(window: int) -> int:
 
 
 def default_splits(
-    kv_heads: int, max_seq_len: int, window: int | None = None, multiprocessors: int = 132
+    kv_heads: int,
+    max_seq_len: int,
+    window: int | None = None,
+    variant: str | None = None,
+    multiprocessors: int = 132,
 ) -> int:
     """z slices of a deployment's launch where it does not say.
 
     Enough for one request to put two CTAs on each multiprocessor; one where no request is ever split. It does
     not depend on the number of requests, so neither do the bits.
     """
-    chosen = _choose(max_seq_len, window, None)
+    chosen = _choose(max_seq_len, window, variant)
     if chosen.never_splits(max_seq_len, window):
         return 1
-    kernel = chosen.kernel
-    return max(1, 2 * multiprocessors // (kernel.cluster * kernel.row_groups * kv_heads))
+    return _enough_splits(chosen.kernel, kv_heads, multiprocessors)
 
 
 def workspace_bytes(
-    requests: int, kv_heads: int, max_seq_len: int, window: int | None = None, num_splits: int | None = None
+    requests: int,
+    kv_heads: int,
+    max_seq_len: int,
+    window: int | None = None,
+    num_splits: int | None = None,
+    variant: str | None = None,
 ) -> int:
     """Bytes of the workspace for up to `requests` requests: a record a row and cluster. 0 if none is needed."""
-    return _scratch_bytes(requests, kv_heads, max_seq_len, window, num_splits)[0]
+    return _scratch_bytes(requests, kv_heads, max_seq_len, window, num_splits, variant)[0]
 
 
 def counters_bytes(
-    requests: int, kv_heads: int, max_seq_len: int, window: int | None = None, num_splits: int | None = None
+    requests: int,
+    kv_heads: int,
+    max_seq_len: int,
+    window: int | None = None,
+    num_splits: int | None = None,
+    variant: str | None = None,
 ) -> int:
     """Bytes of the counters for up to `requests` requests: a uint32 a row, padded to 16. 0 if none are needed."""
-    return _scratch_bytes(requests, kv_heads, max_seq_len, window, num_splits)[1]
+    return _scratch_bytes(requests, kv_heads, max_seq_len, window, num_splits, variant)[1]
 
 
 def allocate_scratch(
@@ -236,13 +248,14 @@ def allocate_scratch(
     window: int | None = None,
     num_splits: int | None = None,
     device: torch.device | int | str | None = None,
+    variant: str | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """A workspace (uint8) and zeroed counters (int32) for calls of up to `requests` requests.
 
     Calls that may run at the same time need scratch memory of their own; others may share it. Counters have to
     be zero before a call, and a call leaves them so.
     """
-    sizes = _scratch_bytes(requests, kv_heads, max_seq_len, window, num_splits)
+    sizes = _scratch_bytes(requests, kv_heads, max_seq_len, window, num_splits, variant)
     place = torch.device("cuda" if device is None else device)
     workspace = torch.empty(sizes[0], dtype=torch.uint8, device=place)
     return workspace, torch.zeros(sizes[1] // 4, dtype=torch.int32, device=place)
@@ -301,23 +314,27 @@ def _check_splits(num_splits):
     )
 
 
-def _splits(num_splits, kv_heads, max_seq_len, window, device) -> int:
-    """z slices of a launch on a device."""
+def _enough_splits(kernel, kv_heads, multiprocessors) -> int:
+    return max(1, 2 * multiprocessors // (kernel.cluster * kernel.row_groups * kv_heads))
+
+
+def _splits(num_splits, variant, kv_heads, device) -> int:
+    """z slices of a launch on a device whose requests may be split."""
     _check_splits(num_splits)
     if num_splits is not None:
         return num_splits
+    multiprocessors = 132
     if device is not None and device.type == "cuda":
         multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
-        return default_splits(kv_heads, max_seq_len, window, multiprocessors)
-    return default_splits(kv_heads, max_seq_len, window)
+    return _enough_splits(variant.kernel, kv_heads, multiprocessors)
 
 
-def _scratch_bytes(requests, kv_heads, max_seq_len, window, num_splits) -> tuple[int, int]:
-    chosen = _choose(max_seq_len, window, None)
+def _scratch_bytes(requests, kv_heads, max_seq_len, window, num_splits, variant) -> tuple[int, int]:
+    chosen = _choose(max_seq_len, window, variant)
     if chosen.never_splits(max_seq_len, window):
         return 0, 0
     device = torch.device("cuda") if torch.cuda.is_available() else None
-    splits = _splits(num_splits, kv_heads, max_seq_len, window, device)
+    splits = _splits(num_splits, chosen, kv_heads, device)
     return scratch_bytes(chosen.kernel, requests, kv_heads, splits)
 
 

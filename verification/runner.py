@@ -59,6 +59,7 @@ def run_emulated(
     if not chosen.serves(arguments["max_seq_len"], arguments.get("window")):
         raise ValueError(f"variant {variant!r} does not serve this deployment")
     names = ("q", "gate", "kv_cache", "block_table", "seq_lens")
+    never = chosen.never_splits(arguments["max_seq_len"], arguments.get("window"))
     call = module.bind(
         chosen.kernel,
         *(arguments[name] for name in names),
@@ -67,8 +68,7 @@ def run_emulated(
         scale=arguments["scale"],
         eps=arguments.get("eps", 1e-5),
         window=arguments.get("window"),
-        num_splits=arguments.get("num_splits"),
-        default_splits=lambda kv_heads: 2,
+        splits=None if never else lambda kv_heads: arguments["num_splits"],
         scratch=(arguments.get("workspace"), arguments.get("counters")),
     )
     if call.requests == 0:
