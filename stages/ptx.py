@@ -402,10 +402,11 @@ def mbarrier_init_fence(*, loc=None, ip=None) -> None:
 
 
 @dsl_user_op
-def mbarrier_arrive_expect(barrier: Int32, transaction_bytes: int, *, loc=None, ip=None) -> None:
+def mbarrier_arrive_expect(barrier: Int32, transaction_bytes: Int32, *, loc=None, ip=None) -> None:
     """Arrive once and expect `transaction_bytes` more bytes in this phase."""
-    text = f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], {transaction_bytes};"
-    _asm(None, (Int32(barrier),), text, "r", ordered=True, loc=loc, ip=ip)
+    operands = (Int32(barrier), Int32(transaction_bytes))
+    text = "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;"
+    _asm(None, operands, text, "r,r", ordered=True, loc=loc, ip=ip)
 
 
 @dsl_user_op
