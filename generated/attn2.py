@@ -11,7 +11,7 @@ push dsmem, cluster_merge rank_order, grid_merge workspace, epilogue norm_gate.
 Generated from spec.yaml; do not edit. Change the spec, or the file named above a section, then run
 `python -m generator generate`.
 
-sha256 of the plan, sources, template and formatter: 56f1212ac101e0eb70ce79230249d93a365445e432a56b998f789ff463e87bab
+sha256 of the plan, sources, template and formatter: ca93fc121599840739e88bdcc142279b4162e870fc8a3561537518a7510c4a30
 """
 
 import dataclasses
@@ -499,10 +499,14 @@ def mbarrier_init_fence(*, loc=None, ip=None) -> None:
 
 
 @dsl_user_op
-def mbarrier_arrive_expect(barrier: Int32, transaction_bytes: int, *, loc=None, ip=None) -> None:
+def mbarrier_arrive_expect(barrier: Int32, transaction_bytes: Int32 | int, *, loc=None, ip=None) -> None:
     """Arrive once and expect `transaction_bytes` more bytes in this phase."""
-    text = f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], {transaction_bytes};"
-    _asm(None, (Int32(barrier),), text, "r", ordered=True, loc=loc, ip=ip)
+    opcode = "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0]"
+    if isinstance(transaction_bytes, int):
+        text, operands = f"{opcode}, {transaction_bytes};", (Int32(barrier),)
+    else:
+        text, operands = f"{opcode}, $1;", (Int32(barrier), Int32(transaction_bytes))
+    _asm(None, operands, text, ",".join("r" * len(operands)), ordered=True, loc=loc, ip=ip)
 
 
 @dsl_user_op

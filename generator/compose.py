@@ -222,6 +222,11 @@ class _Composer:
             if draft.facts.keys() | parameters.keys() >= set(entry.contract.facts()):
                 draft.stages[slot] = build_stage(entry, draft.facts, parameters)
         for stage in draft.stages.values():
+            contract = draft.entries[stage.slot][0].contract
+            unfit = contract.unfit(stage.stage)
+            if unfit:
+                parameters = tuple(parameter.name for parameter in contract.parameters[:1])
+                self.report((*draft.path, "stages", stage.slot, *parameters), unfit)
             for barrier in stage.barriers:
                 if barrier.transaction_bytes > MAX_TRANSACTION_BYTES:
                     wrong = (

@@ -402,11 +402,14 @@ def mbarrier_init_fence(*, loc=None, ip=None) -> None:
 
 
 @dsl_user_op
-def mbarrier_arrive_expect(barrier: Int32, transaction_bytes: Int32, *, loc=None, ip=None) -> None:
+def mbarrier_arrive_expect(barrier: Int32, transaction_bytes: Int32 | int, *, loc=None, ip=None) -> None:
     """Arrive once and expect `transaction_bytes` more bytes in this phase."""
-    operands = (Int32(barrier), Int32(transaction_bytes))
-    text = "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;"
-    _asm(None, operands, text, "r,r", ordered=True, loc=loc, ip=ip)
+    opcode = "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0]"
+    if isinstance(transaction_bytes, int):
+        text, operands = f"{opcode}, {transaction_bytes};", (Int32(barrier),)
+    else:
+        text, operands = f"{opcode}, $1;", (Int32(barrier), Int32(transaction_bytes))
+    _asm(None, operands, text, ",".join("r" * len(operands)), ordered=True, loc=loc, ip=ip)
 
 
 @dsl_user_op

@@ -1,8 +1,12 @@
 """Fixtures of all tests."""
 
 import pytest
+import torch
 
 from tests.device import ARCHITECTURES, compile_kernel, run
+
+# The tensors of tests on the CPU are small, and threads that share a core wait for each other.
+torch.set_num_threads(1)
 
 
 @pytest.fixture(params=ARCHITECTURES)

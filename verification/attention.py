@@ -66,8 +66,8 @@ class SplitPartition(Partition):
     """Which pages a step attends, and which steps share a running maximum: of the split kernel.
 
     A request that needs at most short_rounds pages a warp of one cluster is attended as the cluster kernel
-    does it. Of a longer one that needs n pages, share i of s, with s = cluster * row groups * num_splits, takes
-    pages n * i // s to n * (i + 1) // s in order.
+    does it. Of a longer one that needs n pages, share i of s takes pages n * i // s to n * (i + 1) // s in
+    order, with s = cluster * row groups * num_splits.
     """
 
     short_rounds: int
@@ -174,7 +174,9 @@ def _attend(q, kv, seen, factor, steps):
 
     # The step of each page; `steps` holds each page once, and behind the last page what is not there.
     step_of = torch.empty(tops.shape[-1] + 1, dtype=torch.long, device=steps.device)
-    step_of[steps] = torch.arange(m.shape[-2] * m.shape[-1], device=steps.device).view(m.shape[-2:])[..., None]
+    step_of[steps] = torch.arange(m.shape[-2] * m.shape[-1], device=steps.device).view(m.shape[-2:])[
+        ..., None
+    ]
     m = m.flatten(-2)[..., step_of[:-1], None]
     weights = torch.exp2(by_page - _base(m))
     carried = torch.exp2(m - top)

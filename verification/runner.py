@@ -51,9 +51,9 @@ def run_emulated(
 ) -> tuple[torch.Tensor, emulator.Report | None]:
     """Call a variant as the module's entry point would; returns its output and what the launch did.
 
-    arguments: of the entry point, CPU tensors, without out and variant. out: counts as memory that nobody has
-    written; allocated if not given. The report is None where there is nothing to launch. seed, checks,
-    observers: see `emulator.launch`. Raises what the module and the emulator raise.
+    arguments: of the entry point, CPU tensors, without out and variant. out: allocated if not given; it and
+    the workspace count as memory that nobody has written. The report is None where there is nothing to
+    launch. seed, checks, observers: see `emulator.launch`. Raises what the module and the emulator raise.
     """
     (chosen,) = (v for v in module.VARIANTS if v.name == variant)
     if not chosen.serves(arguments["max_seq_len"], arguments.get("window")):
@@ -81,7 +81,7 @@ def run_emulated(
         block=(32 * kernel.warps, 1, 1),
         shared_bytes=kernel.shared_bytes,
         arguments=[*call.tensors, *call.strides, *call.integers, *call.numbers],
-        unwritten=[5],
+        unwritten=[5] if never or not kernel.splits else [5, 6],
         seed=seed,
         checks=checks,
         observers=observers,

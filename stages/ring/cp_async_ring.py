@@ -138,7 +138,7 @@ CONTRACT = Contract(
     stage=CpAsyncRing,
     summary="pages stream through shared memory by cp.async, copied by all threads",
     parameters=(
-        Parameter("depth", (2, 4, 6, 8, 10, 12, 14, 16, 24, 32, 48, 64), 8, "pages that the ring holds"),
+        Parameter("depth", (2, 4, 6, 8, 10, 12, 14, 16, 24, 32, 48), 8, "pages that the ring holds"),
     ),
     requires={
         "head_dim": (64,),
@@ -148,5 +148,11 @@ CONTRACT = Contract(
         "warps": (1, 2, 4, 8),
     },
     shared=lambda stage: (Region("page_ring", stage.depth * page_bytes(stage.head_dim, stage.page_size)),),
+    unfit=lambda stage: (
+        None
+        if stage.steps_ahead > 0
+        else f"a ring of depth {stage.depth} holds one step of {stage.pages_per_step} pages, and nothing could "
+        "be on its way while it is attended"
+    ),
     min_arch=80,
 )
