@@ -11,7 +11,7 @@ push dsmem, cluster_merge rank_order, grid_merge workspace, epilogue norm_gate.
 Generated from spec.yaml; do not edit. Change the spec, or the file named above a section, then run
 `python -m generator generate`.
 
-sha256 of the plan, sources, template and formatter: ca93fc121599840739e88bdcc142279b4162e870fc8a3561537518a7510c4a30
+sha256 of the plan, sources, template and formatter: 785dfd6b7a9aae719a2a9599085219567336ea1f6c89e003c2138106308c038a
 """
 
 import dataclasses
@@ -98,8 +98,8 @@ class PageFragments:
     """K and V of the pages of one step, BF16 pairs in the registers of a warp.
 
     Pair j of tile n of the step's pages is at n * pairs(head_dim) + j in both. Of K it is two dims of slot
-    8 n + g, as lanes read them. So it is of V, unless v_columns: then it is slots 2t and 2t + 1 of the tile, of
-    dim 8 j + g, an mma B fragment as it stands.
+    8 n + g, as lanes read them. So it is of V, unless v_columns: then it is slots 2t and 2t + 1 of the
+    tile, of dim 8 j + g, an mma B fragment as it stands.
     """
 
     k: cute.Tensor
@@ -118,9 +118,9 @@ class RowState:
     """What a lane has of the partials of its two rows (g, then g + 8) while a warp attends.
 
     m: [2] running maxima, the same in the four lanes of a row. l: [2] sums of this lane's weights alone.
-    o: [head_dim / 8 tiles of 4] unnormalised outputs, an mma accumulator: tile j holds two dims for row g and
-    then for row g + 8, those of pair j. (While V comes in columns they are dims 8 j + 2t and 8 j + 2t + 1, until
-    the values stage's `finish` gives each lane the dims of its pairs.)
+    o: [head_dim / 8 tiles of 4] unnormalised outputs, an mma accumulator: tile j holds two dims for row g
+    and then for row g + 8, those of pair j. (While V comes in columns they are dims 8 j + 2t and
+    8 j + 2t + 1, until the values stage's `finish` gives each lane the dims of its pairs.)
     """
 
     m: cute.Tensor
@@ -318,8 +318,8 @@ def shuffle_index(value: Int32, lane: Int32, *, loc=None, ip=None) -> Int32:
 def load_matrices_transposed(row: Int32, *, loc=None, ip=None):
     """`ldmatrix.x4.trans`: four 8 x 8 BF16 matrices from shared memory, transposed.
 
-    row: lane i gives the address of row i % 8 of matrix i // 8, 16 bytes, 16-byte aligned. Lane 4 g + t receives,
-    of each matrix, rows 2t and 2t+1 of column g, a BF16 pair.
+    row: lane i gives the address of row i % 8 of matrix i // 8, 16 bytes, 16-byte aligned. Lane 4 g + t
+    receives, of each matrix, rows 2t and 2t+1 of column g, a BF16 pair.
     """
     types = [T.i32()] * 4
     struct = llvm.StructType.get_literal(types)
@@ -1034,7 +1034,9 @@ class OnlineSoftmax:
 # Contract
 #     Adds to the accumulator of a row group the values of the pages of one step, weighted. V comes as lanes
 #     load it, a slot's dims side by side; the mma wants a dim's slots side by side, which is the transpose
-#     of an 8 x 8 matrix a pair, and so the output's dims come out in the permuted order of V.
+#     of an 8 x 8 matrix a pair, and so the output's dims come out in the permuted order of V. Where V comes in
+#     columns already, nothing is transposed, the dims come out in order, and `finish` after the last step
+#     permutes them. Both give the same bits.
 #
 #     A slot's value must reach the rows that see the slot, and no other row, though the 16 rows of an mma
 #     may belong to two tokens: with a weight of 0, a NaN or an Inf in V would still spoil the product. Pages
@@ -1066,7 +1068,8 @@ class MmaValues:
     ):
         """o += weights @ V.
 
-        weights: A fragments as the softmax stage leaves them. pages: as the loader leaves them. first_keys: the first key of each page. visible: the keys of the lane's two rows.
+        weights: A fragments as the softmax stage leaves them. pages: as the loader leaves them. first_keys:
+        the first key of each page. visible: the keys of the lane's two rows.
         """
         for p in cutlass.range_constexpr(self.pages_per_step):
             key = first_keys[p]
@@ -1101,8 +1104,8 @@ class MmaValues:
     def finish(self, o: cute.Tensor, v_columns: bool) -> None:
         """Give each lane the dims of its own pairs, if V came in columns.
 
-        Tiles 4 c + i of lane quarter t hold dims of chunk c, quarter i; they change places with those that lane
-        quarter i holds of quarter t: a 4 x 4 transpose across the lanes of a row, in two exchanges.
+        Tiles 4 c + i of lane quarter t hold dims of chunk c, quarter i; they change places with those that
+        lane quarter i holds of quarter t: a 4 x 4 transpose across the lanes of a row, in two exchanges.
         """
         if not v_columns:
             return
@@ -1220,10 +1223,10 @@ class SharedWarpMerge:
 #
 #     Obligations, in this order:
 #       1. `open` by all threads of every CTA, once: it starts the mbarrier and arrives at the cluster barrier;
-#       2. `expect` by all threads, once: it announces the exchange (peers may have sent already; a phase does not
-#          complete before its arrival);
-#       3. `meet` by all threads, before the first `send`: it waits at the cluster barrier, so that no store meets
-#          a peer whose barrier has not been started;
+#       2. `expect` by all threads, once: it announces the exchange (peers may have sent already; a phase does
+#          not complete before its arrival);
+#       3. `meet` by all threads, before the first `send`: it waits at the cluster barrier, so that no store
+#          meets a peer whose barrier has not been started;
 #       4. `send` for each row, by the threads that share it;
 #       5. `wait` by every thread that reads the region: it acquires, at cluster scope, what all ranks sent.
 #     A CTA stays alive until its rows have arrived because the warps that own rows wait for them, and nothing
@@ -1445,7 +1448,7 @@ class AttentionKernel:
 
     @property
     def splits(self) -> bool:
-        """Whether several clusters share a request: the launch then has z slices, a workspace and counters."""
+        """Whether clusters share a request: the launch then has z slices, a workspace and counters."""
         return False
 
     @property
@@ -1676,9 +1679,10 @@ class ClusterKernel(AttentionKernel):
 # The block-table entries of a long walk: 32 at a time, one a lane, looked up well before they are needed.
 #
 # Contract
-#     Called by whole warps with the same arguments; every warp of a CTA keeps entries of its own. `at` must be
-#     asked for ascending pages, each of them, `step` of which divide 32. Reads global memory; a lane may look at
-#     an entry that the walk does not have, as long as it is in the table.
+#     Called by whole warps with the same arguments; every warp of a CTA keeps entries of its own. The steps
+#     of a walk are asked for in order, none left out: `advance` with the step's first page, then `at` for each
+#     of its pages. The pages of a step divide 32. Reads global memory; a lane may look at an entry that the
+#     walk does not have, as long as it is in the table.
 # ============================================================================================================
 
 
@@ -1754,13 +1758,13 @@ def tiles(page_size: int) -> int:
 #
 #     All threads of the CTA call `open`, `start`, then `take` for each step in turn, then `close`, together and
 #     with the same arguments. A thread copies its own 16-byte chunks of each page and waits for its own copies;
-#     the CTA barrier in `take` makes everybody's visible, and says that the step before has been read by all, so
-#     that its place can be filled again. One barrier a step.
+#     the CTA barrier in `take` makes everybody's visible, and says that the step before has been read by all,
+#     so that its place can be filled again. One barrier a step.
 #
 #     A page that is not live is not read: its place is filled with zeros.
 #
-#     V comes out in columns, transposed on its way by `ldmatrix`. In shared memory K's two 64-byte halves change
-#     places in every odd slot: the lanes of a quarter-warp read from two neighbouring slots, and so from
+#     V comes out in columns, transposed on its way by `ldmatrix`. In shared memory K's two 64-byte halves
+#     change places in every odd slot: the lanes of a quarter-warp read from two neighbouring slots, and so from
 #     different banks. V's 16-byte chunks are numbered by xor with the slot, so that the 8 slots of a tile lie
 #     in different banks. No access has conflicts.
 # ============================================================================================================
@@ -2300,9 +2304,10 @@ MAX_WINDOW = 1 << 30
 class Call:
     """What one launch is given, in the order of the kernel's parameters.
 
-    tensors: q, gate, kv_cache, block_table, seq_lens, out, and workspace and counters of a kernel that splits.
-    strides: in bytes; of a token in q, gate and out, of a page and a KV head in the cache, of a request in the
-    table. integers: columns of the table, and the window of a kernel that splits. numbers: scale * log2(e), eps.
+    tensors: q, gate, kv_cache, block_table, seq_lens, out, and workspace and counters of a kernel that
+    splits. strides: in bytes; of a token in q, gate and out, of a page and a KV head in the cache, of a
+    request in the table. integers: columns of the table, and the window of a kernel that splits. numbers:
+    scale * log2(e), eps.
     extent: what the launch shape depends on: requests, KV heads, and z slices of a kernel that splits.
     """
 
@@ -2393,7 +2398,10 @@ def bind(
 
 
 def scratch_bytes(kernel: Any, requests: int, kv_heads: int, num_splits: int) -> tuple[int, int]:
-    """Bytes of the workspace and of the counters: a record a row and cluster, a uint32 a row, padded to 16."""
+    """Bytes of the workspace and of the counters: a record a row and cluster, a uint32 a row.
+
+    The counters are padded to 16 bytes.
+    """
     rows = requests * kv_heads * kernel.rows
     clusters = kernel.row_groups * num_splits
     return rows * clusters * PartialRecord(kernel.head_dim).bytes, -(-4 * rows // 16) * 16
@@ -2412,7 +2420,8 @@ def _check_scratch(kernel, workspace, counters, requests, kv_heads, num_splits, 
         require(tensor.is_contiguous(), f"{name} must be contiguous, got {_describe(tensor)}")
         require(
             held >= size,
-            f"{name} must have >= {size} bytes (R={requests}, H={kv_heads}, num_splits={num_splits}), got {held}",
+            f"{name} must have >= {size} bytes (R={requests}, H={kv_heads}, num_splits={num_splits}), "
+            f"got {held}",
         )
         _check_alignment(name, tensor)
     require(workspace.dtype == torch.uint8, f"workspace must be uint8, got {workspace.dtype}")
@@ -2554,7 +2563,8 @@ class Variant:
 def most_window_pages(window: int, tokens: int, page_size: int) -> int:
     """The most pages from row 0's first visible key to a request's last.
 
-    The rows of a request see window + tokens - 1 keys together, and those may begin in the last slot of a page.
+    The rows of a request see window + tokens - 1 keys together, and those may begin in the last slot of a
+    page.
     """
     keys = window + tokens - 1
     return (keys - 2) // page_size + 2 if keys > 1 else 1
@@ -2651,7 +2661,7 @@ POINTERS = (
     (cutlass.BFloat16, 16),
     *((cutlass.Uint8, 16), (Int32, 4)),
 )
-"""Element type and alignment in bytes of a call's tensors: out is the sixth, workspace and counters follow."""
+"""Element type and alignment in bytes of a call's tensors: out is the sixth, scratch memory follows."""
 
 
 MAX_SPLITS = 128
@@ -2847,7 +2857,7 @@ def workspace_bytes(
     num_splits: int | None = None,
     variant: str | None = None,
 ) -> int:
-    """Bytes of the workspace for up to `requests` requests: a record a row and cluster. 0 if none is needed."""
+    """Bytes of the workspace for up to `requests` requests: a record a row and cluster. 0 if not needed."""
     return _scratch_bytes(requests, kv_heads, max_seq_len, window, num_splits, variant)[0]
 
 
@@ -2859,7 +2869,7 @@ def counters_bytes(
     num_splits: int | None = None,
     variant: str | None = None,
 ) -> int:
-    """Bytes of the counters for up to `requests` requests: a uint32 a row, padded to 16. 0 if none are needed."""
+    """Bytes of the counters for up to `requests` requests: a uint32 a row, padded to 16. 0 if not needed."""
     return _scratch_bytes(requests, kv_heads, max_seq_len, window, num_splits, variant)[1]
 
 
@@ -2875,8 +2885,8 @@ def allocate_scratch(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """A workspace (uint8) and zeroed counters (int32) for calls of up to `requests` requests.
 
-    Calls that may run at the same time need scratch memory of their own; others may share it. Counters have to
-    be zero before a call, and a call leaves them so.
+    Calls that may run at the same time need scratch memory of their own; others may share it. Counters have
+    to be zero before a call, and a call leaves them so.
     """
     sizes = _scratch_bytes(requests, kv_heads, max_seq_len, window, num_splits, variant)
     place = torch.device("cuda" if device is None else device)
@@ -2962,7 +2972,7 @@ def _pointers(addresses):
     """A kernel's pointer arguments."""
     return [
         make_ptr(dtype, address, cute.AddressSpace.gmem, assumed_align=align)
-        for address, (dtype, align) in zip(addresses, POINTERS)
+        for address, (dtype, align) in zip(addresses, POINTERS, strict=False)
     ]
 
 

@@ -225,8 +225,8 @@ class _Composer:
             contract = draft.entries[stage.slot][0].contract
             unfit = contract.unfit(stage.stage)
             if unfit:
-                parameters = tuple(parameter.name for parameter in contract.parameters[:1])
-                self.report((*draft.path, "stages", stage.slot, *parameters), unfit)
+                blamed = tuple(parameter.name for parameter in contract.parameters[:1])
+                self.report((*draft.path, "stages", stage.slot, *blamed), unfit)
             for barrier in stage.barriers:
                 if barrier.transaction_bytes > MAX_TRANSACTION_BYTES:
                     wrong = (

@@ -189,8 +189,8 @@ def shuffle_index(value: Int32, lane: Int32, *, loc=None, ip=None) -> Int32:
 def load_matrices_transposed(row: Int32, *, loc=None, ip=None):
     """`ldmatrix.x4.trans`: four 8 x 8 BF16 matrices from shared memory, transposed.
 
-    row: lane i gives the address of row i % 8 of matrix i // 8, 16 bytes, 16-byte aligned. Lane 4 g + t receives,
-    of each matrix, rows 2t and 2t+1 of column g, a BF16 pair.
+    row: lane i gives the address of row i % 8 of matrix i // 8, 16 bytes, 16-byte aligned. Lane 4 g + t
+    receives, of each matrix, rows 2t and 2t+1 of column g, a BF16 pair.
     """
     types = [T.i32()] * 4
     struct = llvm.StructType.get_literal(types)

@@ -111,7 +111,7 @@ class Streaming(MicroKernel):
 
 
 def make_cache(pages: int, heads: int) -> np.ndarray:
-    """[pages, heads, 16, 128] BF16 bits such that every pair of neighbours is unique, and so is a page's element.
+    """[pages, heads, 16, 128] BF16 bits: no element is twice in a page, and no pair of neighbours anywhere.
 
     The even elements say where they are: slot, column and, in part, page; the odd ones hash it.
     """

@@ -27,9 +27,10 @@ MAX_WINDOW = 1 << 30
 class Call:
     """What one launch is given, in the order of the kernel's parameters.
 
-    tensors: q, gate, kv_cache, block_table, seq_lens, out, and workspace and counters of a kernel that splits.
-    strides: in bytes; of a token in q, gate and out, of a page and a KV head in the cache, of a request in the
-    table. integers: columns of the table, and the window of a kernel that splits. numbers: scale * log2(e), eps.
+    tensors: q, gate, kv_cache, block_table, seq_lens, out, and workspace and counters of a kernel that
+    splits. strides: in bytes; of a token in q, gate and out, of a page and a KV head in the cache, of a
+    request in the table. integers: columns of the table, and the window of a kernel that splits. numbers:
+    scale * log2(e), eps.
     extent: what the launch shape depends on: requests, KV heads, and z slices of a kernel that splits.
     """
 
@@ -120,7 +121,10 @@ def bind(
 
 
 def scratch_bytes(kernel: Any, requests: int, kv_heads: int, num_splits: int) -> tuple[int, int]:
-    """Bytes of the workspace and of the counters: a record a row and cluster, a uint32 a row, padded to 16."""
+    """Bytes of the workspace and of the counters: a record a row and cluster, a uint32 a row.
+
+    The counters are padded to 16 bytes.
+    """
     rows = requests * kv_heads * kernel.rows
     clusters = kernel.row_groups * num_splits
     return rows * clusters * PartialRecord(kernel.head_dim).bytes, -(-4 * rows // 16) * 16
@@ -139,7 +143,8 @@ def _check_scratch(kernel, workspace, counters, requests, kv_heads, num_splits, 
         require(tensor.is_contiguous(), f"{name} must be contiguous, got {_describe(tensor)}")
         require(
             held >= size,
-            f"{name} must have >= {size} bytes (R={requests}, H={kv_heads}, num_splits={num_splits}), got {held}",
+            f"{name} must have >= {size} bytes (R={requests}, H={kv_heads}, num_splits={num_splits}), "
+            f"got {held}",
         )
         _check_alignment(name, tensor)
     require(workspace.dtype == torch.uint8, f"workspace must be uint8, got {workspace.dtype}")

@@ -32,7 +32,7 @@ POINTERS = (
     (cutlass.BFloat16, 16),
     *((cutlass.Uint8, 16), (Int32, 4)),
 )
-"""Element type and alignment in bytes of a call's tensors: out is the sixth, workspace and counters follow."""
+"""Element type and alignment in bytes of a call's tensors: out is the sixth, scratch memory follows."""
 
 MAX_SPLITS = 128
 """z slices of a launch that the kernels were shown to work with."""
@@ -224,7 +224,7 @@ def workspace_bytes(
     num_splits: int | None = None,
     variant: str | None = None,
 ) -> int:
-    """Bytes of the workspace for up to `requests` requests: a record a row and cluster. 0 if none is needed."""
+    """Bytes of the workspace for up to `requests` requests: a record a row and cluster. 0 if not needed."""
     return _scratch_bytes(requests, kv_heads, max_seq_len, window, num_splits, variant)[0]
 
 
@@ -236,7 +236,7 @@ def counters_bytes(
     num_splits: int | None = None,
     variant: str | None = None,
 ) -> int:
-    """Bytes of the counters for up to `requests` requests: a uint32 a row, padded to 16. 0 if none are needed."""
+    """Bytes of the counters for up to `requests` requests: a uint32 a row, padded to 16. 0 if not needed."""
     return _scratch_bytes(requests, kv_heads, max_seq_len, window, num_splits, variant)[1]
 
 
@@ -252,8 +252,8 @@ def allocate_scratch(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """A workspace (uint8) and zeroed counters (int32) for calls of up to `requests` requests.
 
-    Calls that may run at the same time need scratch memory of their own; others may share it. Counters have to
-    be zero before a call, and a call leaves them so.
+    Calls that may run at the same time need scratch memory of their own; others may share it. Counters have
+    to be zero before a call, and a call leaves them so.
     """
     sizes = _scratch_bytes(requests, kv_heads, max_seq_len, window, num_splits, variant)
     place = torch.device("cuda" if device is None else device)
@@ -342,7 +342,7 @@ def _pointers(addresses):
     """A kernel's pointer arguments."""
     return [
         make_ptr(dtype, address, cute.AddressSpace.gmem, assumed_align=align)
-        for address, (dtype, align) in zip(addresses, POINTERS)
+        for address, (dtype, align) in zip(addresses, POINTERS, strict=False)
     ]
 
 

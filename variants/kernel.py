@@ -51,7 +51,7 @@ class AttentionKernel:
 
     @property
     def splits(self) -> bool:
-        """Whether several clusters share a request: the launch then has z slices, a workspace and counters."""
+        """Whether clusters share a request: the launch then has z slices, a workspace and counters."""
         return False
 
     @property

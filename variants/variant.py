@@ -40,7 +40,8 @@ class Variant:
 def most_window_pages(window: int, tokens: int, page_size: int) -> int:
     """The most pages from row 0's first visible key to a request's last.
 
-    The rows of a request see window + tokens - 1 keys together, and those may begin in the last slot of a page.
+    The rows of a request see window + tokens - 1 keys together, and those may begin in the last slot of a
+    page.
     """
     keys = window + tokens - 1
     return (keys - 2) // page_size + 2 if keys > 1 else 1

@@ -11,10 +11,10 @@ Contract
 
     Obligations, in this order:
       1. `open` by all threads of every CTA, once: it starts the mbarrier and arrives at the cluster barrier;
-      2. `expect` by all threads, once: it announces the exchange (peers may have sent already; a phase does not
-         complete before its arrival);
-      3. `meet` by all threads, before the first `send`: it waits at the cluster barrier, so that no store meets
-         a peer whose barrier has not been started;
+      2. `expect` by all threads, once: it announces the exchange (peers may have sent already; a phase does
+         not complete before its arrival);
+      3. `meet` by all threads, before the first `send`: it waits at the cluster barrier, so that no store
+         meets a peer whose barrier has not been started;
       4. `send` for each row, by the threads that share it;
       5. `wait` by every thread that reads the region: it acquires, at cluster scope, what all ranks sent.
     A CTA stays alive until its rows have arrived because the warps that own rows wait for them, and nothing

@@ -1,14 +1,16 @@
 """Page ring: one bulk copy a page, by the copy engine, counted by an mbarrier; every warp reads each page.
 
 Contract
-    Fills the same slot as `cp_async_ring` with the same fragments, save that V comes in rows. A page of one KV
-    head is contiguous, so one thread brings it with one `cp.async.bulk`; the other threads do nothing for it.
+    Fills the same slot as `cp_async_ring` with the same fragments, save that V comes in rows. A page of one
+    KV head is contiguous, so one thread brings it with one `cp.async.bulk`; the other threads do nothing for
+    it.
 
     All threads of the CTA call `open`, `start`, then `take` for each step in turn, then `close`, together and
     with the same arguments. Behind the pages, the region holds one mbarrier for each step that fits into the
     ring: 1 arrival (the copying thread's, which announces the bytes) and the bytes of the step's live pages.
-    Step s completes phase s // (steps in the ring) of its barrier. The CTA barrier in `take` says that the step
-    before has been read by all, so that its place can be filled again; the wait that follows acquires the step.
+    Step s completes phase s // (steps in the ring) of its barrier. The CTA barrier in `take` says that the
+    step before has been read by all, so that its place can be filled again; the wait that follows acquires
+    the step.
 
     A page that is not live is not copied, and its fragments are zeros.
 

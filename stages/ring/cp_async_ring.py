@@ -7,20 +7,19 @@ Contract
 
     All threads of the CTA call `open`, `start`, then `take` for each step in turn, then `close`, together and
     with the same arguments. A thread copies its own 16-byte chunks of each page and waits for its own copies;
-    the CTA barrier in `take` makes everybody's visible, and says that the step before has been read by all, so
-    that its place can be filled again. One barrier a step.
+    the CTA barrier in `take` makes everybody's visible, and says that the step before has been read by all,
+    so that its place can be filled again. One barrier a step.
 
     A page that is not live is not read: its place is filled with zeros.
 
-    V comes out in columns, transposed on its way by `ldmatrix`. In shared memory K's two 64-byte halves change
-    places in every odd slot: the lanes of a quarter-warp read from two neighbouring slots, and so from
+    V comes out in columns, transposed on its way by `ldmatrix`. In shared memory K's two 64-byte halves
+    change places in every odd slot: the lanes of a quarter-warp read from two neighbouring slots, and so from
     different banks. V's 16-byte chunks are numbered by xor with the slot, so that the 8 slots of a tile lie
     in different banks. No access has conflicts.
 """
 
 from dataclasses import dataclass
 
-import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
@@ -151,8 +150,8 @@ CONTRACT = Contract(
     unfit=lambda stage: (
         None
         if stage.steps_ahead > 0
-        else f"a ring of depth {stage.depth} holds one step of {stage.pages_per_step} pages, and nothing could "
-        "be on its way while it is attended"
+        else f"a ring of depth {stage.depth} holds one step of {stage.pages_per_step} pages, and nothing "
+        "could be on its way while it is attended"
     ),
     min_arch=80,
 )

@@ -1,9 +1,10 @@
 """The block-table entries of a long walk: 32 at a time, one a lane, looked up well before they are needed.
 
 Contract
-    Called by whole warps with the same arguments; every warp of a CTA keeps entries of its own. `at` must be
-    asked for ascending pages, each of them, `step` of which divide 32. Reads global memory; a lane may look at
-    an entry that the walk does not have, as long as it is in the table.
+    Called by whole warps with the same arguments; every warp of a CTA keeps entries of its own. The steps
+    of a walk are asked for in order, none left out: `advance` with the step's first page, then `at` for each
+    of its pages. The pages of a step divide 32. Reads global memory; a lane may look at an entry that the
+    walk does not have, as long as it is in the table.
 """
 
 from dataclasses import dataclass

@@ -3,7 +3,9 @@
 Contract
     Adds to the accumulator of a row group the values of the pages of one step, weighted. V comes as lanes
     load it, a slot's dims side by side; the mma wants a dim's slots side by side, which is the transpose
-    of an 8 x 8 matrix a pair, and so the output's dims come out in the permuted order of V.
+    of an 8 x 8 matrix a pair, and so the output's dims come out in the permuted order of V. Where V comes in
+    columns already, nothing is transposed, the dims come out in order, and `finish` after the last step
+    permutes them. Both give the same bits.
 
     A slot's value must reach the rows that see the slot, and no other row, though the 16 rows of an mma
     may belong to two tokens: with a weight of 0, a NaN or an Inf in V would still spoil the product. Pages
@@ -46,7 +48,8 @@ class MmaValues:
     ):
         """o += weights @ V.
 
-        weights: A fragments as the softmax stage leaves them. pages: as the loader leaves them. first_keys: the first key of each page. visible: the keys of the lane's two rows.
+        weights: A fragments as the softmax stage leaves them. pages: as the loader leaves them. first_keys:
+        the first key of each page. visible: the keys of the lane's two rows.
         """
         for p in cutlass.range_constexpr(self.pages_per_step):
             key = first_keys[p]
@@ -81,8 +84,8 @@ class MmaValues:
     def finish(self, o: cute.Tensor, v_columns: bool) -> None:
         """Give each lane the dims of its own pairs, if V came in columns.
 
-        Tiles 4 c + i of lane quarter t hold dims of chunk c, quarter i; they change places with those that lane
-        quarter i holds of quarter t: a 4 x 4 transpose across the lanes of a row, in two exchanges.
+        Tiles 4 c + i of lane quarter t hold dims of chunk c, quarter i; they change places with those that
+        lane quarter i holds of quarter t: a 4 x 4 transpose across the lanes of a row, in two exchanges.
         """
         if not v_columns:
             return

@@ -85,7 +85,7 @@ def test_each_page_is_loaded_with_16_bytes_a_lane(report):
     """
     loads = [o for o in opcodes(report.ptx) if o.startswith("ld.global.L1::no_allocate")]
     assert loads == ["ld.global.L1::no_allocate.v4.b32"] * 16
-    copies = [o for o in opcodes(report.ptx) if o.startswith("cp.async.c")]
+    copies = [o for o in opcodes(report.ptx) if o.startswith("cp.async.cg")]
     assert len(copies) == (16 if report.variant == "split" else 0)
     assert set(copies) <= {"cp.async.cg.shared.global"}
 

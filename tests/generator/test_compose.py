@@ -213,24 +213,6 @@ def test_a_parameter_out_of_its_values(ring_catalog):
     ]
 
 
-def test_a_stage_that_cannot_work(catalog):
-    """Each value is allowed, but not all of them together: the stage says why, at its first parameter.
-
-    Nor is such a value offered where others are too large.
-    """
-    contract = dataclasses.replace(
-        RING,
-        unfit=lambda stage: "a ring of depth 2 is too short" if stage.depth == 2 else None,
-    )
-    catalog = with_stages(catalog, entry("pages", "ring", contract), skeletons={"cluster": RINGED})
-    assert problems_of(edited(("register_prefetch", "{stage: ring, depth: 4}")), catalog) == []
-    assert problems_of(edited(("register_prefetch", "{stage: ring, depth: 2}")), catalog) == [
-        f"spec.yaml:10:39: {VARIANT}.stages.pages.depth: a ring of depth 2 is too short"
-    ]
-    (problem,) = problems_of(edited(("register_prefetch", "{stage: ring, depth: 16}")), catalog)
-    assert problem.endswith("allowed: depth 4, depth 8")
-
-
 def test_stages_that_do_not_go_together(ring_catalog):
     """No head dim suits both; a clash of regions; a barrier that counts too far. All of one variant."""
     clashing = edited(("norm_gate", "wide"))

@@ -27,6 +27,9 @@ SHORT = {"split": 8192, "split_plain": 8192, "split_small": 1024, "split_tiny": 
 RING = {"split": 8, "split_plain": 8, "split_small": 8, "split_tiny": 4}
 """Pages that the ring of a CTA holds, by variant."""
 
+GUARD = 256
+"""Bytes behind a call's workspace, and numbers behind its counters, that it must leave alone."""
+
 NEAR = range(-9, 10)
 EDGES = (-9, -1, 0, 1, 8, 9)
 """Distances from a bound: all that a verify step can tell apart, and those that matter most."""
@@ -72,6 +75,9 @@ class Scale:
 
 WINDOWS = (1, 2, 7, 8, 9, 15, 16, 17, 31, 127, 128, 129)
 WIDE_WINDOWS = (1024, 2047, 2048, 2049, 8192)
+WIDEST_SHORT = {"split": 8170, "split_plain": 8170, "split_small": 1002, "split_tiny": 106}
+"""The widest window with which every request is attended by one cluster, by variant."""
+
 NO_WINDOW = 2000000
 """A window that is longer than any request."""
 
@@ -97,6 +103,8 @@ def _gpu_windows(name: str) -> Iterable[tuple[str, int, Sequence[int]]]:
         yield name, window, (*around(window), *range(window + 32, window + 48), *range(16384, 16400))
         if name == "split":
             yield name, window, range(131072, 131088)
+    for window in (WIDEST_SHORT[name], WIDEST_SHORT[name] + 1):
+        yield name, window, range(window + 32, window + 48)
     yield name, NO_WINDOW, (0, 8, 9, *around(SHORT[name]), 20000, 131072)
 
 
@@ -146,7 +154,7 @@ ON_EMULATOR = Scale(
     splits=(1, 2, 3),
     lengths=(
         ("split_tiny", range(8, 41)),
-        ("split_tiny", (*around(128), *around(256, 512, off=(0, 1, 9)))),
+        ("split_tiny", (*around(128), *around(256, 512, off=(0, 9)))),
         ("split_small", (1023, 1024, 1025, 1032)),
         ("split_plain", (8193,)),
         ("split", (8192, 8201)),
@@ -162,6 +170,7 @@ ON_EMULATOR = Scale(
     long=(("split_small", (8193,)), ("split_tiny", (4097,))),
     windowed=(
         *(_simulated_windows(window) for window in WINDOWS),
+        *(("split_tiny", window, range(138, 154)) for window in (106, 107)),
         ("split_tiny", NO_WINDOW, (130, 40, 0)),
         ("split_small", 1024, (1035, 1054)),
         ("split", 2048, (9007,)),
@@ -172,9 +181,9 @@ ON_EMULATOR = Scale(
     memory={"split_small": (1027,), "split_tiny": (13, 201, 0)},
     poisons=((NAN, 0.0), (0.0, NAN), (-INF, INF)),
     poisoned={"split_small": 1, "split_tiny": 3},
-    repeats=(("split_small", False, 2), ("split_tiny", False, 7), ("split_tiny", True, 1)),
+    repeats=(("split_small", False, 2), ("split_tiny", False, 5)),
     orders=((0,), (2, 1, 0), (0, 2, 2, 1, 0)),
-    far={"split_small": (1030,), "split_tiny": (300, 60)},
+    far={"split_small": (1030,), "split_tiny": (140, 20)},
 )
 
 SCALE = ON_GPU if GPU else ON_EMULATOR

@@ -13,6 +13,7 @@ import yaml
 from generated import attn2 as checked_in
 from generator.render import generate
 from tests.kernels.conftest import SPEC, import_from
+from tests.kernels.split_scale import GUARD
 from verification.attention import SplitPartition, assert_close
 from verification.problems import Problem
 from verification.runner import run_emulated
@@ -22,9 +23,6 @@ EPILOGUES = {"split": "norm_gate", "split_plain": "plain", "split_small": "norm_
 
 UNTOUCHED = 0xFF
 """What every byte of a workspace holds before a call: its numbers are NaN."""
-
-GUARD = 256
-"""Bytes behind the workspace and numbers behind the counters that a call must leave alone."""
 
 
 @pytest.fixture(scope="session")

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from tests.kernels.conftest import bits
-from tests.kernels.split_scale import SCALE, SHORT, UNITS
-from tests.kernels.split_subject import GUARD
+from tests.kernels.split_scale import GUARD, SCALE, SHORT, UNITS
 from verification.attention import TOKENS, assert_close
 from verification.problems import Problem, make_problem
 

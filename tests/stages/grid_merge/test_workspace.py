@@ -193,7 +193,7 @@ def test_what_the_workspace_held_before_changes_nothing(value, launch):
 
 @pytest.mark.parametrize("clusters", [3, 33])
 def test_clusters_without_a_key(clusters, launch):
-    """Clusters with (-inf, 0, 0) change nothing, wherever they are; where all are empty the result is zero."""
+    """Clusters with (-inf, 0, 0) change nothing, wherever they are; where all are empty the sum is zero."""
     m, l, o = random_partials(2, clusters)
     empty = np.random.default_rng(3).random(m.shape) < 0.6
     empty[:, 0] = True

@@ -33,12 +33,12 @@ KERNELS = [
     ring(8, 2, warps=2),
     ring(6, 1, warps=8),
 ]
-"""Rings of 2 to 16 pages, steps of 1 and 2, a number of places that is no power of two, and numbers of warps."""
+"""Rings of 2 to 16 pages, steps of 1 and 2, numbers of places that are no power of two, and of warps."""
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
 def test_compiles(kernel, arch):
-    """One barrier and one wait a step; a page takes 4 KiB / 16 B copies, K 4 loads a lane and V 4 ldmatrix."""
+    """One barrier and one wait a step; a page takes 4 KiB / 16 B copies, 4 loads a lane and 4 ldmatrix."""
     ptx = compile_kernel(kernel, arch).ptx
     pages, ahead = kernel.ring.pages_per_step, kernel.ring.steps_ahead
     assert ahead == kernel.ring.depth // pages - 1
@@ -130,7 +130,7 @@ def test_reference_has_distinct_words():
     assert len(np.unique(words)) == words.size
 
 
-# ---- what it costs, and what the emulator sees of a fault ----------------------------------------------------
+# ---- what it costs, and what the emulator sees of a fault ------------------------------------------------
 
 
 def watch(
