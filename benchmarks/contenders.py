@@ -8,7 +8,6 @@ Contract
 """
 
 import importlib
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -69,8 +68,9 @@ class Ours(Contender):
 
     key, name = "ours", "ours"
 
-    def __init__(self, variant: str | None = None, pdl: bool = False):
+    def __init__(self, variant: str | None = None, pdl: bool = False, num_splits: int | None = None):
         self.options: dict[str, Any] = {"pdl": pdl} | ({"variant": variant} if variant else {})
+        self.num_splits = num_splits
         self.module, self.reason = _import_first(OUR_MODULES)
 
     def available(self) -> Availability:
@@ -80,10 +80,22 @@ class Ours(Contender):
     def prepare(self, problem: Problem) -> None:
         """Compile and load the kernel of the deployment."""
         self.start(problem)
-        options = dict(self.options)
-        if "variant" not in inspect.signature(self.module.prepare).parameters:
-            options.pop("variant", None)
-        self.module.prepare(kv_heads=problem.shape.kv_heads, max_seq_len=problem.max_seq_len, **options)
+        deployment = {"max_seq_len": problem.max_seq_len, "window": problem.shape.window}
+        self.module.prepare(kv_heads=problem.shape.kv_heads, **deployment, **self.options)
+        named = {name: value for name, value in self.options.items() if name == "variant"}
+        workspace, counters = self.module.allocate_scratch(
+            problem.shape.requests,
+            kv_heads=problem.shape.kv_heads,
+            num_splits=self.num_splits,
+            device=problem.device,
+            **deployment,
+            **named,
+        )
+        self.launch = deployment | {
+            "workspace": workspace,
+            "counters": counters,
+            "num_splits": self.num_splits,
+        }
         self.details = {"module": self.module.__name__} | self.options
 
     def call(self, index: int) -> None:
@@ -95,10 +107,10 @@ class Ours(Contender):
             problem.cache(index),
             problem.block_table,
             problem.seq_lens,
-            max_seq_len=problem.max_seq_len,
             scale=SCALE,
             eps=EPS,
             out=self.outputs[index],
+            **self.launch,
             **self.options,
         )
 
@@ -204,12 +216,14 @@ class Pair(Contender):
         self.norm_gate.run(self.between, self.outputs[index])
 
 
-def all_contenders(library: Library, variant: str | None = None, pdl: bool = False) -> list[Contender]:
+def all_contenders(
+    library: Library, variant: str | None = None, pdl: bool = False, num_splits: int | None = None
+) -> list[Contender]:
     """Ours, the pair that it replaces, and the two halves of the pair."""
     picked: dict[Shape, tuple[int, int]] = {}
     # A contender is prepared for itself, so the pair gets halves of its own.
     return [
-        Ours(variant, pdl),
+        Ours(variant, pdl, num_splits),
         Pair(AttentionAlone(library), NormGateAlone(pdl, picked)),
         AttentionAlone(library),
         NormGateAlone(pdl, picked),

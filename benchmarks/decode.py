@@ -59,6 +59,9 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--fa3", type=file, metavar="PATH", help="FlashAttention 3 library of a vLLM wheel")
     parser.add_argument("--variant", metavar="NAME", help="variant of our module (default: its own choice)")
     parser.add_argument(
+        "--num-splits", type=count, metavar="N", help="z slices of ours for long contexts (default: its rule)"
+    )
+    parser.add_argument(
         "--pdl", action="store_true", help="programmatic dependent launch in ours and the norm-gate kernel"
     )
     parser.add_argument("--replays", type=count, default=200, metavar="N", help="rounds (default: 200)")
@@ -86,7 +89,7 @@ def main(words: Sequence[str] | None = None) -> int:
     from benchmarks.problem import EPS, SCALE
 
     device = torch.device("cuda", torch.cuda.current_device())
-    contenders = all_contenders(Library(options.fa3), options.variant, options.pdl)
+    contenders = all_contenders(Library(options.fa3), options.variant, options.pdl, options.num_splits)
     started = time.perf_counter()
     rows, broken = [], ""
     for number, shape in enumerate(options.shapes, 1):

@@ -63,6 +63,10 @@ class FlashAttention3:
         self.problem = problem
         shape = problem.shape
         self.q = problem.q.view(shape.tokens, shape.query_heads, HEAD_DIM)
+        # Its window counts the keys to the left of a token's own.
+        windowed = shape.window is not None
+        self.window_left = shape.window - 1 if windowed else NO_WINDOW
+        self.window_right = 0 if windowed else NO_WINDOW
         self.scheduler_metadata = torch.ops._vllm_fa3_C.get_scheduler_metadata(
             shape.requests,  # batch_size
             TOKENS,  # max_seqlen_q
@@ -81,8 +85,8 @@ class FlashAttention3:
             PAGE_SIZE,  # page_size
             0,  # max_seqlen_k_new
             True,  # is_causal
-            NO_WINDOW,  # window_size_left
-            NO_WINDOW,  # window_size_right
+            self.window_left,
+            self.window_right,
             False,  # has_softcap
             0,  # num_splits: its heuristic
             None,  # pack_gqa: its heuristic
@@ -119,8 +123,8 @@ class FlashAttention3:
             None,  # v_descale
             SCALE,  # softmax_scale
             True,  # is_causal
-            NO_WINDOW,  # window_size_left
-            NO_WINDOW,  # window_size_right
+            self.window_left,
+            self.window_right,
             0.0,  # softcap
             True,  # is_rotary_interleaved
             self.scheduler_metadata,

@@ -17,19 +17,24 @@ CACHES_LIMIT_BYTES = 8 << 30
 
 @dataclass(frozen=True)
 class Shape:
-    """Requests, KV heads of the rank and context length (verified tokens included) of one measurement."""
+    """Requests, KV heads of the rank, context length (verified tokens included) and window."""
 
     requests: int
     kv_heads: int
     length: int
+    window: int | None = None
 
     @classmethod
     def parse(cls, text: str) -> "Shape":
-        """Return the shape that `text` names, "R H L", also with commas; ValueError where it names none."""
+        """Return the shape that `text` names, "R H L" or "R H L W", commas allowed; or ValueError."""
         words = text.replace(",", " ").split()
-        if len(words) != 3 or not all(word.isdecimal() for word in words):
-            raise ValueError(f"a shape is three whole numbers, requests, KV heads and length, not {text!r}")
+        if len(words) not in (3, 4) or not all(word.isdecimal() for word in words):
+            raise ValueError(
+                f"a shape is whole numbers, requests, KV heads, length and maybe a window, not {text!r}"
+            )
         shape = cls(*map(int, words))
+        if shape.window == 0:
+            raise ValueError(f"shape {text!r}: a window holds at least 1 key")
         if shape.requests < 1 or shape.kv_heads < 1 or shape.length < TOKENS:
             raise ValueError(
                 f"shape {text!r}: at least 1 request, 1 KV head and a length of {TOKENS} are needed"
@@ -37,7 +42,7 @@ class Shape:
         return shape
 
     def __str__(self) -> str:
-        return f"{self.requests} {self.kv_heads} {self.length}"
+        return f"{self.requests} {self.kv_heads} {self.length}" + (f" {self.window}" if self.window else "")
 
     @property
     def query_heads(self) -> int:
@@ -57,7 +62,8 @@ class Shape:
     @property
     def read_bytes(self) -> int:
         """Bytes of keys and values that one call has to read."""
-        return self.requests * self.kv_heads * self.length * 2 * HEAD_DIM * 2
+        seen = self.length if self.window is None else min(self.length, self.window + TOKENS - 1)
+        return self.requests * self.kv_heads * seen * 2 * HEAD_DIM * 2
 
     @property
     def cache_bytes(self) -> int:
@@ -133,7 +139,10 @@ class Problem:
         shape, live = self.shape, pages_of(self.shape.length)
         rows = torch.arange(TOKENS, device=self.device).repeat_interleave(HEADS_PER_KV)
         keys = torch.arange(shape.length, device=self.device)
-        hidden = keys[None, :] > shape.length - TOKENS + rows[:, None]
+        last = shape.length - TOKENS + rows[:, None]
+        hidden = keys[None, :] > last
+        if shape.window is not None:
+            hidden |= keys[None, :] <= last - shape.window
         q = self.q.reshape(shape.requests, TOKENS, shape.kv_heads, HEADS_PER_KV, HEAD_DIM)
         results = []
         for request in range(shape.requests):

@@ -4,16 +4,21 @@ Variant `cluster` (cluster skeleton) serves contexts up to 2048 entries, no wind
 register_prefetch, scores mma_qk, softmax online, values mma_pv, warp_merge shared, push dsmem,
 cluster_merge rank_order, epilogue norm_gate.
 
+Variant `split` (split skeleton) serves contexts up to 1048576 entries, any window: pages
+register_prefetch, ring cp_async_ring, scores mma_qk, softmax online, values mma_pv, warp_merge shared,
+push dsmem, cluster_merge rank_order, grid_merge workspace, epilogue norm_gate.
+
 Generated from spec.yaml; do not edit. Change the spec, or the file named above a section, then run
 `python -m generator generate`.
 
-sha256 of the plan, sources, template and formatter: e26312bf1054180272f64b33d5589c8d821eaacdc5a4a3624bfbca966d84e9eb
+sha256 of the plan, sources, template and formatter: 785dfd6b7a9aae719a2a9599085219567336ea1f6c89e003c2138106308c038a
 """
 
 import dataclasses
 import math
 import numbers
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +31,19 @@ from cutlass._mlir.dialects import arith, llvm
 from cutlass.cute.runtime import make_fake_stream, make_ptr
 from cutlass.cutlass_dsl import T, dsl_user_op
 
-__all__ = ["VARIANTS", "attn2", "compile_attn2", "prepare", "split_kernel"]
+__all__ = [
+    "VARIANTS",
+    "allocate_scratch",
+    "attn2",
+    "compile_attn2",
+    "counters_bytes",
+    "default_splits",
+    "prepare",
+    "split_forms",
+    "split_kernel",
+    "window_pages",
+    "workspace_bytes",
+]
 
 
 # ============================================================================================================
@@ -80,17 +97,20 @@ def registers(kind, count: int) -> cute.Tensor:
 class PageFragments:
     """K and V of the pages of one step, BF16 pairs in the registers of a warp.
 
-    Pair j of tile n of the step's pages is at n * pairs(head_dim) + j in both.
+    Pair j of tile n of the step's pages is at n * pairs(head_dim) + j in both. Of K it is two dims of slot
+    8 n + g, as lanes read them. So it is of V, unless v_columns: then it is slots 2t and 2t + 1 of the
+    tile, of dim 8 j + g, an mma B fragment as it stands.
     """
 
     k: cute.Tensor
     v: cute.Tensor
+    v_columns: bool = False
 
     @staticmethod
-    def empty(pages: int, page_size: int, head_dim: int) -> "PageFragments":
+    def empty(pages: int, page_size: int, head_dim: int, v_columns: bool = False) -> "PageFragments":
         """Registers for this many pages, not yet set."""
         count = pages * (page_size // TILE) * pairs(head_dim)
-        return PageFragments(registers(Int32, count), registers(Int32, count))
+        return PageFragments(registers(Int32, count), registers(Int32, count), v_columns)
 
 
 @dataclass(frozen=True)
@@ -98,8 +118,9 @@ class RowState:
     """What a lane has of the partials of its two rows (g, then g + 8) while a warp attends.
 
     m: [2] running maxima, the same in the four lanes of a row. l: [2] sums of this lane's weights alone.
-    o: [head_dim / 8 tiles of 4] unnormalised outputs, an mma accumulator: tile j holds the two dims of
-    pair j, for row g and then for row g + 8.
+    o: [head_dim / 8 tiles of 4] unnormalised outputs, an mma accumulator: tile j holds two dims for row g
+    and then for row g + 8, those of pair j. (While V comes in columns they are dims 8 j + 2t and
+    8 j + 2t + 1, until the values stage's `finish` gives each lane the dims of its pairs.)
     """
 
     m: cute.Tensor
@@ -285,6 +306,34 @@ def shuffle_xor(value: Float32, lanes: int, *, loc=None, ip=None) -> Float32:
     return Float32(_asm(T.f32(), (Float32(value),), text, "=f,f", collective=True, loc=loc, ip=ip))
 
 
+@dsl_user_op
+def shuffle_index(value: Int32, lane: Int32, *, loc=None, ip=None) -> Int32:
+    """The value of lane `lane` of the warp."""
+    operands = (Int32(value), Int32(lane))
+    text = "shfl.sync.idx.b32 $0, $1, $2, 31, -1;"
+    return Int32(_asm(T.i32(), operands, text, "=r,r,r", collective=True, loc=loc, ip=ip))
+
+
+@dsl_user_op
+def load_matrices_transposed(row: Int32, *, loc=None, ip=None):
+    """`ldmatrix.x4.trans`: four 8 x 8 BF16 matrices from shared memory, transposed.
+
+    row: lane i gives the address of row i % 8 of matrix i // 8, 16 bytes, 16-byte aligned. Lane 4 g + t
+    receives, of each matrix, rows 2t and 2t+1 of column g, a BF16 pair.
+    """
+    types = [T.i32()] * 4
+    struct = llvm.StructType.get_literal(types)
+    text = "ldmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16 {$0, $1, $2, $3}, [$4];"
+    result = _asm(struct, (Int32(row),), text, "=r,=r,=r,=r,r", ordered=True, loc=loc, ip=ip)
+    return _fields(Int32, result, types, loc, ip)
+
+
+@dsl_user_op
+def warp_sync(*, loc=None, ip=None) -> None:
+    """Barrier of the 32 lanes of a warp; orders their memory accesses."""
+    _asm(None, (), "bar.warp.sync -1;", "", ordered=True, loc=loc, ip=ip)
+
+
 def _load_x4(space, kind, address, loc, ip):
     register, element = ("=f", T.f32()) if kind is Float32 else ("=r", T.i32())
     types = [element] * 4
@@ -322,6 +371,33 @@ def store_global_i32(address: Int64, value: Int32, *, loc=None, ip=None) -> None
 
 
 @dsl_user_op
+def store_global_f32x2(address: Int64, values, *, loc=None, ip=None) -> None:
+    """Two FP32 values to global memory. Alignment: 8 bytes."""
+    operands = [Int64(address), *(Float32(v) for v in values)]
+    _asm(None, operands, "st.global.v2.b32 [$0], {$1, $2};", "l,f,f", ordered=True, loc=loc, ip=ip)
+
+
+@dsl_user_op
+def load_device_f32x2(address: Int64, *, loc=None, ip=None):
+    """Two FP32 values that other CTAs of the device have written. Alignment: 8 bytes.
+
+    Relaxed at device scope: it reads behind the L1 cache; an acquire before it gives the order.
+    """
+    types = [T.f32()] * 2
+    struct = llvm.StructType.get_literal(types)
+    text = "ld.relaxed.gpu.global.v2.b32 {$0, $1}, [$2];"
+    result = _asm(struct, (Int64(address),), text, "=f,=f,l", ordered=True, loc=loc, ip=ip)
+    return _fields(Float32, result, types, loc, ip)
+
+
+@dsl_user_op
+def count_arrival(address: Int64, *, loc=None, ip=None) -> Int32:
+    """Add 1 to a device-wide counter and return what it was; releases and acquires at device scope."""
+    text = "atom.acq_rel.gpu.global.add.u32 $0, [$1], 1;"
+    return Int32(_asm(T.i32(), (Int64(address),), text, "=r,l", ordered=True, loc=loc, ip=ip))
+
+
+@dsl_user_op
 def load_shared_f32x4(address: Int32, *, loc=None, ip=None):
     """Four FP32 values from this CTA's shared memory. Alignment: 16 bytes."""
     return _load_x4("shared::cta", Float32, Int32(address), loc, ip)
@@ -351,6 +427,35 @@ def store_shared_f32x2(address: Int32, values, *, loc=None, ip=None) -> None:
     operands = [Int32(address), *(Float32(v) for v in values)]
     text = "st.shared::cta.v2.b32 [$0], {$1, $2};"
     _asm(None, operands, text, "r,f,f", ordered=True, loc=loc, ip=ip)
+
+
+@dsl_user_op
+def load_shared_x4(address: Int32, *, loc=None, ip=None):
+    """Four 32-bit words from this CTA's shared memory. Alignment: 16 bytes."""
+    return _load_x4("shared::cta", Int32, Int32(address), loc, ip)
+
+
+@dsl_user_op
+def copy_async_16(shared: Int32, source: Int64, size: Int32, *, loc=None, ip=None) -> None:
+    """Begin to copy 16 bytes from global to shared memory, past the L1 cache. Alignment: 16 bytes.
+
+    Of the source only the first `size` bytes are read, 0 for none; the rest is filled with zeros.
+    """
+    operands = (Int32(shared), Int64(source), Int32(size))
+    text = "cp.async.cg.shared.global [$0], [$1], 16, $2;"
+    _asm(None, operands, text, "r,l,r", ordered=True, loc=loc, ip=ip)
+
+
+@dsl_user_op
+def copy_async_commit(*, loc=None, ip=None) -> None:
+    """Close this thread's group of copies."""
+    _asm(None, (), "cp.async.commit_group;", "", ordered=True, loc=loc, ip=ip)
+
+
+@dsl_user_op
+def copy_async_wait(pending: int, *, loc=None, ip=None) -> None:
+    """Wait until at most `pending` of this thread's latest groups are unfinished. A barrier for others."""
+    _asm(None, (), f"cp.async.wait_group {pending};", "", ordered=True, loc=loc, ip=ip)
 
 
 @dsl_user_op
@@ -394,10 +499,14 @@ def mbarrier_init_fence(*, loc=None, ip=None) -> None:
 
 
 @dsl_user_op
-def mbarrier_arrive_expect(barrier: Int32, transaction_bytes: int, *, loc=None, ip=None) -> None:
+def mbarrier_arrive_expect(barrier: Int32, transaction_bytes: Int32 | int, *, loc=None, ip=None) -> None:
     """Arrive once and expect `transaction_bytes` more bytes in this phase."""
-    text = f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], {transaction_bytes};"
-    _asm(None, (Int32(barrier),), text, "r", ordered=True, loc=loc, ip=ip)
+    opcode = "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0]"
+    if isinstance(transaction_bytes, int):
+        text, operands = f"{opcode}, {transaction_bytes};", (Int32(barrier),)
+    else:
+        text, operands = f"{opcode}, $1;", (Int32(barrier), Int32(transaction_bytes))
+    _asm(None, operands, text, ",".join("r" * len(operands)), ordered=True, loc=loc, ip=ip)
 
 
 @dsl_user_op
@@ -476,6 +585,10 @@ class PageWalk:
     def page(self, index):
         """The page number within the request of the walk's page `index`."""
         return self.first + index * self.stride
+
+    def step(self, step, pages_per_step: int) -> list:
+        """The page numbers of one step of the walk."""
+        return [self.page(step * pages_per_step + p) for p in range(pages_per_step)]
 
     def entry(self, index) -> Int32:
         """The block-table entry of the walk's page `index`; the last column's if it has none."""
@@ -676,21 +789,27 @@ class MmaScores:
 
 @dataclass(frozen=True)
 class KeyRange:
-    """The keys [first, last] that one row sees; none if last < first."""
+    """The keys [first, last] that one row sees; none if last < first. first: None for 0."""
 
-    first: Int32
+    first: Int32 | None
     last: Int32
 
     def sees(self, key):
         """Whether the row sees this key (an Int32 index into the request's cache entries)."""
+        if self.first is None:
+            return key <= self.last
         return (key >= self.first) & (key <= self.last)
 
     def sees_any(self, first_key, keys: int):
         """Whether the row sees one or more of `keys` keys from `first_key` on."""
+        if self.first is None:
+            return first_key <= self.last
         return (first_key <= self.last) & (first_key + (keys - 1) >= self.first)
 
     def sees_all(self, first_key, keys: int):
         """Whether the row sees each of `keys` keys from `first_key` on."""
+        if self.first is None:
+            return first_key + (keys - 1) <= self.last
         return (first_key >= self.first) & (first_key + (keys - 1) <= self.last)
 
 
@@ -710,7 +829,7 @@ class CausalMask:
         token = (row_group * ROWS + row_in_group) // self.heads_per_kv
         last = length - self.tokens + token
         if self.window is None:
-            return KeyRange(Int32(0), last)
+            return KeyRange(None, last)
         low = last - (self.window - 1)
         return KeyRange(select(low > 0, low, Int32(0)), last)
 
@@ -787,19 +906,31 @@ def weighted_sum(factors, parts) -> Float32:
 
 
 @dataclass(frozen=True)
-class MergedUnits:
-    """One thread's share of a CTA's merged partials: some units of 4 head dims of one row.
+class RowUnits:
+    """One thread's share of one row's partial: some units of 4 head dims.
 
-    row: 0 .. 15 within the row group. unit, unit_stride: the thread has units unit, unit + unit_stride,
-    ... m, l: the row's, the same in all threads of the row. o: four FP32 values a unit.
+    row: within the rows that are exchanged. units: which units, ascending. m, l: the row's, the same in all
+    threads that share it. o: four FP32 values a unit.
     """
 
     row: Int32
-    unit: Int32
-    unit_stride: int
+    units: list[Int32]
     m: Float32
     l: Float32
     o: list[list[Float32]]
+
+
+def lane_units(state: RowState, half: int, row: Int32, head_dim: int) -> RowUnits:
+    """What a lane holds of one of its two rows (half 0: row g, 1: row g + 8) while a warp attends."""
+    quarter = cute.arch.lane_idx() % 4
+    units, parts = [], []
+    for chunk in range(chunks(head_dim)):
+        # The 4 pairs of a chunk are its 8 dims: two accumulator tiles a unit.
+        for unit in range(2):
+            pairs = range(4 * chunk + 2 * unit, 4 * chunk + 2 * unit + 2)
+            units.append(chunk_dim(chunk, quarter) // 4 + unit)
+            parts.append([state.o[4 * pair + 2 * half + e] for pair in pairs for e in range(2)])
+    return RowUnits(row, units, state.m[half], state.l[half], parts)
 
 
 # ============================================================================================================
@@ -903,7 +1034,9 @@ class OnlineSoftmax:
 # Contract
 #     Adds to the accumulator of a row group the values of the pages of one step, weighted. V comes as lanes
 #     load it, a slot's dims side by side; the mma wants a dim's slots side by side, which is the transpose
-#     of an 8 x 8 matrix a pair, and so the output's dims come out in the permuted order of V.
+#     of an 8 x 8 matrix a pair, and so the output's dims come out in the permuted order of V. Where V comes in
+#     columns already, nothing is transposed, the dims come out in order, and `finish` after the last step
+#     permutes them. Both give the same bits.
 #
 #     A slot's value must reach the rows that see the slot, and no other row, though the 16 rows of an mma
 #     may belong to two tokens: with a weight of 0, a NaN or an Inf in V would still spoil the product. Pages
@@ -928,15 +1061,15 @@ class MmaValues:
     def accumulate(
         self,
         weights: cute.Tensor,
-        v: cute.Tensor,
+        pages: PageFragments,
         first_keys: list[Int32],
         visible: tuple[KeyRange, KeyRange],
         o: cute.Tensor,
     ):
-        """o += weights @ v.
+        """o += weights @ V.
 
-        weights: A fragments as the softmax stage leaves them. v: fragments as the page loader leaves
-        them. first_keys: the first key of each page. visible: the keys of the lane's two rows.
+        weights: A fragments as the softmax stage leaves them. pages: as the loader leaves them. first_keys:
+        the first key of each page. visible: the keys of the lane's two rows.
         """
         for p in cutlass.range_constexpr(self.pages_per_step):
             key = first_keys[p]
@@ -944,23 +1077,23 @@ class MmaValues:
             whole = visible[0].sees_all(key, self.page_size) & visible[1].sees_all(key, self.page_size)
             some = visible[0].sees_any(key, self.page_size) | visible[1].sees_any(key, self.page_size)
             if whole:
-                self._whole_page(a, v, p, o)
+                self._whole_page(a, pages, p, o)
             elif some:
-                self._ragged_page(a, v, p, key, visible, o)
+                self._ragged_page(a, pages, p, key, visible, o)
 
-    def _whole_page(self, a, v, page, o):
+    def _whole_page(self, a, pages, page, o):
         for j in range(pairs(self.head_dim)):
-            out = mma_bf16(a, self._transposed(v, page, j), [o[4 * j + i] for i in range(4)])
+            out = mma_bf16(a, self._columns(pages, page, j), [o[4 * j + i] for i in range(4)])
             for i in range(4):
                 o[4 * j + i] = out[i]
 
-    def _ragged_page(self, a, v, page, first_key, visible, o):
+    def _ragged_page(self, a, pages, page, first_key, visible, o):
         t = cute.arch.lane_idx() % 4
         keep = [
             [self._seen_pair(rows, first_key + tile * TILE + 2 * t) for tile in range(2)] for rows in visible
         ]
         for j in range(pairs(self.head_dim)):
-            b = self._transposed(v, page, j)
+            b = self._columns(pages, page, j)
             c = [o[4 * j + i] for i in range(4)]
             for half in range(2):
                 seen = [b[tile] & keep[half][tile] for tile in range(2)]
@@ -968,10 +1101,38 @@ class MmaValues:
                 for e in range(2):
                     o[4 * j + 2 * half + e] = out[2 * half + e]
 
-    def _transposed(self, v, page, j):
+    def finish(self, o: cute.Tensor, v_columns: bool) -> None:
+        """Give each lane the dims of its own pairs, if V came in columns.
+
+        Tiles 4 c + i of lane quarter t hold dims of chunk c, quarter i; they change places with those that
+        lane quarter i holds of quarter t: a 4 x 4 transpose across the lanes of a row, in two exchanges.
+        """
+        if not v_columns:
+            return
+        quarter = cute.arch.lane_idx() % 4
+        for first in range(0, pairs(self.head_dim), 4):
+            for part in range(4):
+                tile = [o[4 * (first + i) + part] for i in range(4)]
+                for bit in (1, 2):
+                    tile = self._exchange(tile, bit, (quarter & bit) != 0)
+                for i in range(4):
+                    o[4 * (first + i) + part] = tile[i]
+
+    def _exchange(self, tile, bit, upper):
+        """Lanes whose quarters differ in `bit` swap the entries that lie on the other side of it."""
+        swapped = list(tile)
+        for low in (i for i in range(4) if not i & bit):
+            high = low | bit
+            given = shuffle_xor(select(upper, tile[low], tile[high]), bit)
+            swapped[low] = select(upper, given, tile[low])
+            swapped[high] = select(upper, tile[high], given)
+        return swapped
+
+    def _columns(self, pages, page, j):
         """B fragments of dim tile j: pairs (slots 2t, 2t + 1) of one dim, for the page's two tiles."""
         tiles = range(page * self.page_size // TILE, (page + 1) * self.page_size // TILE)
-        return [movmatrix(v[n * pairs(self.head_dim) + j]) for n in tiles]
+        held = [pages.v[n * pairs(self.head_dim) + j] for n in tiles]
+        return held if pages.v_columns else [movmatrix(pair) for pair in held]
 
     def _seen_pair(self, rows, key):
         """A mask that keeps those of keys `key` and `key` + 1 (low and high half) that the rows see."""
@@ -1010,12 +1171,7 @@ class SharedWarpMerge:
         """How a partial lies in shared memory."""
         return PartialRecord(self.head_dim)
 
-    @property
-    def region_bytes(self) -> int:
-        """Bytes of the region `warp_partials`: one record a warp and row."""
-        return self.warps * ROWS * self.record.bytes
-
-    def merge(self, region: Int32, state: RowState) -> MergedUnits:
+    def merge(self, region: Int32, state: RowState) -> RowUnits:
         """Merge the warps' states; returns this thread's share of the CTA's partials.
 
         region: shared-memory address of `warp_partials`. state: this warp's rows, l already summed.
@@ -1027,17 +1183,13 @@ class SharedWarpMerge:
     @cute.jit
     def _publish(self, region: Int32, state: RowState):
         lane, warp = cute.arch.lane_idx(), cute.arch.warp_idx()
-        quarter = lane % 4
         for half in cutlass.range_constexpr(2):
-            row = region + (warp * ROWS + lane // 4 + 8 * half) * self.record.bytes
-            for c in cutlass.range_constexpr(chunks(self.head_dim)):
-                # Pairs 4 c .. 4 c + 3 of the row are the chunk's 8 dims, two accumulator tiles a store.
-                for j in cutlass.range_constexpr(4 * c, 4 * c + 4, 2):
-                    dims = [state.o[4 * (j + i // 2) + 2 * half + i % 2] for i in range(4)]
-                    at = chunk_dim(c, quarter) + 2 * (j - 4 * c)
-                    store_shared_f32x4(row + 4 * at, dims)
-            if quarter == 0:
-                store_shared_f32x2(row + self.record.stats, (state.m[half], state.l[half]))
+            mine = lane_units(state, half, warp * ROWS + lane // 4 + 8 * half, self.head_dim)
+            record = region + mine.row * self.record.bytes
+            for i in cutlass.range_constexpr(len(mine.units)):
+                store_shared_f32x4(record + 16 * mine.units[i], mine.o[i])
+            if lane % 4 == 0:
+                store_shared_f32x2(record + self.record.stats, (mine.m, mine.l))
 
     def _gather(self, region):
         thread, _, _ = cute.arch.thread_idx()
@@ -1047,22 +1199,22 @@ class SharedWarpMerge:
         stats = [load_shared_f32x2(r + self.record.stats) for r in records]
         m, factors = merge_weights([s[0] for s in stats])
         l = weighted_sum(factors, [s[1] for s in stats])
-        units = []
-        for i in range(self.head_dim // 4 // threads_a_row):
-            at = 16 * (first + i * threads_a_row)
-            parts = [load_shared_f32x4(r + at) for r in records]
-            units.append([weighted_sum(factors, [part[d] for part in parts]) for d in range(4)])
-        return MergedUnits(row, first, threads_a_row, m, l, units)
+        units = [first + i for i in range(0, self.head_dim // 4, threads_a_row)]
+        o = []
+        for unit in units:
+            parts = [load_shared_f32x4(r + 16 * unit) for r in records]
+            o.append([weighted_sum(factors, [part[d] for part in parts]) for d in range(4)])
+        return RowUnits(row, units, m, l, o)
 
 
 # ============================================================================================================
 # stages/push/dsmem.py
 #
-# Push: each CTA sends its merged rows to the CTAs that own them, through distributed shared memory.
+# Push: each CTA sends its rows' partials to the CTAs that own them, through distributed shared memory.
 #
 # Contract
-#     The 16 rows of a row group are owned in order, 16 / cluster rows a rank: row r by rank
-#     r // rows_per_rank. Every CTA sends every row, its own rows too, with `st.async` into the owner's
+#     The rows of an exchange, 16 for a row group or more, are owned in order, rows / cluster a rank: row r by
+#     rank r // rows_per_rank. Every CTA sends every row, its own rows too, with `st.async` into the owner's
 #     region `rank_partials`: one record (`stages.partial`) a row and sending rank, [rows_per_rank, cluster].
 #
 #     Each store completes transaction bytes on the owner's mbarrier `arrived`, whose one phase is:
@@ -1071,40 +1223,41 @@ class SharedWarpMerge:
 #
 #     Obligations, in this order:
 #       1. `open` by all threads of every CTA, once: it starts the mbarrier and arrives at the cluster barrier;
-#       2. `send` by all threads: it waits at the cluster barrier, so that no store meets a peer whose barrier
-#          has not been started, then stores;
-#       3. `wait` by every thread that reads the region: it acquires, at cluster scope, what all ranks sent.
+#       2. `expect` by all threads, once: it announces the exchange (peers may have sent already; a phase does
+#          not complete before its arrival);
+#       3. `meet` by all threads, before the first `send`: it waits at the cluster barrier, so that no store
+#          meets a peer whose barrier has not been started;
+#       4. `send` for each row, by the threads that share it;
+#       5. `wait` by every thread that reads the region: it acquires, at cluster scope, what all ranks sent.
 #     A CTA stays alive until its rows have arrived because the warps that own rows wait for them, and nothing
-#     else is ever sent to it; so no barrier is needed at the end. The launch has one phase; nothing is reused.
+#     else is ever sent to it; so no barrier is needed at the end. A launch has one exchange; nothing is reused.
+#     CTAs that have nothing to exchange may leave after `open`, if their whole cluster does.
 # ============================================================================================================
 
 
 @dataclass(frozen=True)
 class DsmemPush:
-    """Sends the rows of one CTA of a cluster of `cluster` CTAs to their owners."""
+    """Sends the rows of one CTA of a cluster of `cluster` CTAs to their owners.
+
+    exchange_rows: the most rows of an exchange.
+    """
 
     head_dim: int
     cluster: int
+    exchange_rows: int
 
     @property
     def record(self) -> PartialRecord:
         """How a partial lies in shared memory."""
         return PartialRecord(self.head_dim)
 
-    @property
-    def rows_per_rank(self) -> int:
-        """Rows that one CTA owns."""
-        return ROWS // self.cluster
+    def rows_per_rank(self, rows: int) -> int:
+        """How many of the rows of an exchange one CTA owns."""
+        return rows // self.cluster
 
-    @property
-    def region_bytes(self) -> int:
-        """Bytes of the region `rank_partials`: one record an owned row and rank."""
-        return self.rows_per_rank * self.cluster * self.record.bytes
-
-    @property
-    def transaction_bytes(self) -> int:
+    def transaction_bytes(self, rows: int) -> int:
         """Bytes that arrive at one CTA."""
-        return self.rows_per_rank * self.cluster * self.record.payload
+        return self.rows_per_rank(rows) * self.cluster * self.record.payload
 
     @cute.jit
     def open(self, arrived: Int32):
@@ -1113,26 +1266,34 @@ class DsmemPush:
         if thread == 0:
             mbarrier_init(arrived, 1)
             mbarrier_init_fence()
-            mbarrier_arrive_expect(arrived, self.transaction_bytes)
         cluster_arrive()
 
     @cute.jit
-    def send(self, region: Int32, arrived: Int32, rank: Int32, merged: MergedUnits):
+    def expect(self, arrived: Int32, rows: cutlass.Constexpr[int]):
+        """Announce an exchange of this many rows."""
+        thread, _, _ = cute.arch.thread_idx()
+        if thread == 0:
+            mbarrier_arrive_expect(arrived, self.transaction_bytes(rows))
+
+    def meet(self) -> None:
+        """Wait until every CTA of the cluster is ready to receive."""
+        cluster_wait()
+
+    @cute.jit
+    def send(self, region: Int32, arrived: Int32, rank: Int32, mine: RowUnits, rows: cutlass.Constexpr[int]):
         """Send this thread's units to the CTA that owns their row.
 
         region, arrived: shared-memory addresses of `rank_partials` and of the mbarrier, the same in every
-        CTA. rank: this CTA's.
+        CTA. rank: this CTA's. rows: of the exchange.
         """
-        cluster_wait()
-        owner = merged.row // self.rows_per_rank
-        slot = (merged.row % self.rows_per_rank) * self.cluster + rank
+        owner = mine.row // self.rows_per_rank(rows)
+        slot = (mine.row % self.rows_per_rank(rows)) * self.cluster + rank
         record = map_to_rank(region + slot * self.record.bytes, owner)
         barrier = map_to_rank(arrived, owner)
-        for i in cutlass.range_constexpr(len(merged.o)):
-            unit = merged.unit + i * merged.unit_stride
-            store_async_f32x4(record + 16 * unit, merged.o[i], barrier)
-        if merged.unit == 0:
-            store_async_f32x2(record + self.record.stats, (merged.m, merged.l), barrier)
+        for i in cutlass.range_constexpr(len(mine.units)):
+            store_async_f32x4(record + 16 * mine.units[i], mine.o[i], barrier)
+        if mine.units[0] == 0:
+            store_async_f32x2(record + self.record.stats, (mine.m, mine.l), barrier)
 
     def wait(self, arrived: Int32) -> None:
         """Wait until all ranks' partials of this CTA's rows are here."""
@@ -1161,8 +1322,8 @@ class RankOrderMerge:
     head_dim: int
     cluster: int
 
-    def merge(self, region: Int32, row: Int32) -> tuple[Float32, list[Float32]]:
-        """(l, the lane's two dims of o) of an owned row over all keys.
+    def merge(self, region: Int32, row: Int32) -> tuple[Float32, Float32, list[Float32]]:
+        """(m, l, the lane's two dims of o) of an owned row over the cluster's keys.
 
         region: shared-memory address of `rank_partials`. row: 0 .. rows_per_rank - 1.
         """
@@ -1172,9 +1333,9 @@ class RankOrderMerge:
         records = [first + rank * record.bytes for rank in range(self.cluster)]
         stats = [load_shared_f32x2(r + record.stats) for r in records]
         parts = [load_shared_f32x2(r + 8 * lane) for r in records]
-        _, factors = merge_weights([m for m, _ in stats])
+        m, factors = merge_weights([m for m, _ in stats])
         l = weighted_sum(factors, [l for _, l in stats])
-        return l, [weighted_sum(factors, [part[d] for part in parts]) for d in range(2)]
+        return m, l, [weighted_sum(factors, [part[d] for part in parts]) for d in range(2)]
 
 
 # ============================================================================================================
@@ -1243,6 +1404,106 @@ class NormGateEpilogue:
 
 
 # ============================================================================================================
+# variants/kernel.py
+#
+# What the kernels have in common: the facts of the problem, the addresses of rows, and the order of stages.
+#
+# Contract
+#     A kernel attends for rows of one request and KV head, row = token * heads_per_kv + query head; 16 rows in
+#     order are a row group. Everything here is called by whole warps of a kernel, and waits for nothing.
+# ============================================================================================================
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionKernel:
+    """One compiled form of a kernel; every field is known at compile time.
+
+    pages_per_step: pages that a warp attends at once. pdl: launched with programmatic dependent launch. The
+    other fields: the problem, the launch and the stages.
+    """
+
+    name: str
+    head_dim: int
+    heads_per_kv: int
+    tokens: int
+    page_size: int
+    cluster: int
+    warps: int
+    pages_per_step: int
+    scores: Any
+    softmax: Any
+    values: Any
+    push: Any
+    cluster_merge: Any
+    epilogue: Any
+    pdl: bool = False
+
+    def __str__(self) -> str:
+        """The name that CuTe DSL makes part of the kernel's entry name."""
+        return self.name
+
+    def form(self, *, pdl: bool, windowed: bool) -> "AttentionKernel":
+        """The form of this kernel for a deployment."""
+        return dataclasses.replace(self, pdl=pdl)
+
+    @property
+    def splits(self) -> bool:
+        """Whether clusters share a request: the launch then has z slices, a workspace and counters."""
+        return False
+
+    @property
+    def rows(self) -> int:
+        """Rows of one request and KV head."""
+        return self.tokens * self.heads_per_kv
+
+    @property
+    def row_groups(self) -> int:
+        """Row groups of one request and KV head."""
+        return self.rows // ROWS
+
+    def row(self, base, stride, request, kv_head, row) -> Int64:
+        """Address of one of a request's rows in q, gate or out."""
+        token, head = row // self.heads_per_kv, row % self.heads_per_kv
+        column = (kv_head * self.heads_per_kv + head) * self.head_dim * 2
+        return base + Int64(request * self.tokens + token) * stride + Int64(column)
+
+    def load_query(self, q, stride, request, kv_head, row_group) -> cute.Tensor:
+        """The query rows of a row group, as the scores stage keeps them."""
+        first = row_group * ROWS + cute.arch.lane_idx() // 4
+        rows = (self.row(q, stride, request, kv_head, row) for row in (first, first + ROWS // 2))
+        return self.scores.load_query(*rows)
+
+    def empty_pages(self, v_columns: bool = False) -> PageFragments:
+        """Room for the fragments of one step."""
+        return PageFragments.empty(self.pages_per_step, self.page_size, self.head_dim, v_columns)
+
+    def attend(
+        self,
+        query: cute.Tensor,
+        pages: PageFragments,
+        page_numbers: list[Int32],
+        visible: tuple[KeyRange, KeyRange],
+        scale_log2: Float32,
+        state: RowState,
+        first: bool,
+    ) -> None:
+        """Attend the pages of one step, whose numbers within the request are `page_numbers`."""
+        first_keys = [page * self.page_size for page in page_numbers]
+        scores = self.scores.scores(query, pages.k)
+        weights = self.softmax.weigh(scores, first_keys, visible, scale_log2, state, first)
+        self.values.accumulate(weights, pages, first_keys, visible, state.o)
+
+    def owned_rows(self, rank, rows: int) -> list[tuple[Int32, Int32]]:
+        """The rows of an exchange that a warp finishes: (number among the rank's, row of the exchange).
+
+        Warps in excess get numbers past the rank's last, and its last row, which they may read.
+        """
+        owned = self.push.rows_per_rank(rows)
+        numbers = [cute.arch.warp_idx() + first for first in range(0, owned, self.warps)]
+        return [(n, rank * owned + select(n < owned, n, Int32(owned - 1))) for n in numbers]
+
+
+# ============================================================================================================
 # variants/cluster.py
 #
 # The cluster kernel: one launch, one cluster for each row group of a request and KV head.
@@ -1262,49 +1523,21 @@ class NormGateEpilogue:
 # ============================================================================================================
 
 
-@dataclass(frozen=True)
-class ClusterKernel:
-    """One compiled form of the cluster kernel; every field is known at compile time.
+@dataclass(frozen=True, kw_only=True)
+class ClusterKernel(AttentionKernel):
+    """One compiled form of the cluster kernel.
 
-    steps: steps of pages_per_step pages that a warp needs at most. The offsets are bytes from the start of
-    a CTA's dynamic shared memory, shared_bytes its size. pdl: launched with programmatic dependent launch.
+    steps: steps that a warp needs at most. The offsets are bytes from the start of a CTA's dynamic shared
+    memory, shared_bytes its size.
     """
 
-    name: str
-    head_dim: int
-    heads_per_kv: int
-    tokens: int
-    page_size: int
-    cluster: int
-    warps: int
-    pages_per_step: int
     steps: int
     warp_partials: int
     rank_partials: int
     arrived: int
     shared_bytes: int
     pages: Any
-    scores: Any
-    softmax: Any
-    values: Any
     warp_merge: Any
-    push: Any
-    cluster_merge: Any
-    epilogue: Any
-    pdl: bool = False
-
-    def __str__(self) -> str:
-        """The name that CuTe DSL makes part of the kernel's entry name."""
-        return self.name
-
-    def with_pdl(self) -> "ClusterKernel":
-        """The same kernel, launched with programmatic dependent launch."""
-        return dataclasses.replace(self, pdl=True)
-
-    @property
-    def row_groups(self) -> int:
-        """Row groups of one request and KV head."""
-        return self.tokens * self.heads_per_kv // ROWS
 
     def grid(self, requests, kv_heads):
         """The launch's extent in CTAs; it depends on nothing else."""
@@ -1326,10 +1559,10 @@ class ClusterKernel:
         head_stride: Int64,
         table_stride: Int64,
         columns: Int32,
-        requests: Int32,
-        kv_heads: Int32,
         scale_log2: Float32,
         eps: Float32,
+        requests: Int32,
+        kv_heads: Int32,
         stream: cuda.CUstream,
     ):
         """Launch for `requests` requests and `kv_heads` KV heads.
@@ -1383,14 +1616,17 @@ class ClusterKernel:
         eps: Float32,
     ):
         """One CTA: attend some pages for one row group, then finish the rows that this rank owns."""
-        lane, warp = cute.arch.lane_idx(), cute.arch.warp_idx()
+        warp = cute.arch.warp_idx()
         block, kv_head, _ = cute.arch.block_idx()
         rank = block % self.cluster
         row_group = block // self.cluster % self.row_groups
         request = block // (self.cluster * self.row_groups)
+        first_row = row_group * ROWS
         shared = cute.arch.get_dyn_smem(cutlass.Uint8, alignment=16).toint()
+        arrived, rank_partials = shared + self.arrived, shared + self.rank_partials
 
-        self.push.open(shared + self.arrived)
+        self.push.open(arrived)
+        self.push.expect(arrived, ROWS)
         if cutlass.const_expr(self.pdl):
             griddep_launch_dependents()
             griddep_wait()
@@ -1406,57 +1642,642 @@ class ClusterKernel:
             stride=self.cluster * self.warps,
         )
         incoming = self.pages.begin(walk)
-        first_row = row_group * ROWS
-        query = self.scores.load_query(
-            self.row(q, q_stride, request, kv_head, first_row + lane // 4),
-            self.row(q, q_stride, request, kv_head, first_row + lane // 4 + ROWS // 2),
-        )
+        query = self.load_query(q, q_stride, request, kv_head, row_group)
+        owned_rows = self.owned_rows(rank, ROWS)
         gates = [
             self.epilogue.load_gate(self.row(gate, gate_stride, request, kv_head, first_row + row))
-            for _, row in self.owned_rows(rank, warp)
+            for _, row in owned_rows
         ]
 
         state = RowState.empty(self.head_dim)
-        pages = PageFragments.empty(self.pages_per_step, self.page_size, self.head_dim)
+        pages = self.empty_pages()
         visible = CausalMask(self.tokens, self.heads_per_kv).key_ranges(length, row_group)
         live = walk.pages(length, self.page_size)
         self.pages.start(walk, live, self.steps == 1, incoming)
         for step in cutlass.range_constexpr(self.steps):
             if step * self.pages_per_step < live:
                 self.pages.take(walk, live, Int32(step), step + 1 == self.steps, incoming, pages)
-                first_keys = [
-                    walk.page(step * self.pages_per_step + p) * self.page_size
-                    for p in range(self.pages_per_step)
-                ]
-                scores = self.scores.scores(query, pages.k)
-                weights = self.softmax.weigh(scores, first_keys, visible, scale_log2, state, step == 0)
-                self.values.accumulate(weights, pages.v, first_keys, visible, state.o)
+                numbers = walk.step(step, self.pages_per_step)
+                self.attend(query, pages, numbers, visible, scale_log2, state, step == 0)
         self.softmax.finish(state)
 
         merged = self.warp_merge.merge(shared + self.warp_partials, state)
-        self.push.send(shared + self.rank_partials, shared + self.arrived, rank, merged)
+        self.push.meet()
+        self.push.send(rank_partials, arrived, rank, merged, ROWS)
 
-        for i, (owned, row) in enumerate(self.owned_rows(rank, warp)):
-            if owned < self.push.rows_per_rank:
-                self.push.wait(shared + self.arrived)
-                l, o = self.cluster_merge.merge(shared + self.rank_partials, owned)
+        for i, (owned, row) in enumerate(owned_rows):
+            if owned < self.push.rows_per_rank(ROWS):
+                self.push.wait(arrived)
+                _, l, o = self.cluster_merge.merge(rank_partials, owned)
                 out_row = self.row(out, out_stride, request, kv_head, first_row + row)
                 self.epilogue.store(out_row, l, o, gates[i], eps)
 
-    def owned_rows(self, rank, warp):
-        """The rows that a warp finishes: (number among the rank's rows, row of the row group).
 
-        Warps in excess get numbers past the rank's last, and its last row, which they may read.
+# ============================================================================================================
+# stages/ring/entries.py
+#
+# The block-table entries of a long walk: 32 at a time, one a lane, looked up well before they are needed.
+#
+# Contract
+#     Called by whole warps with the same arguments; every warp of a CTA keeps entries of its own. The steps
+#     of a walk are asked for in order, none left out: `advance` with the step's first page, then `at` for each
+#     of its pages. The pages of a step divide 32. Reads global memory; a lane may look at an entry that the
+#     walk does not have, as long as it is in the table.
+# ============================================================================================================
+
+
+BATCH = 32
+"""Entries that a warp looks up at once: one a lane."""
+
+
+@dataclass(frozen=True)
+class WalkEntries:
+    """The entries of the present 32 pages of the walk, and of the next."""
+
+    held: cute.Tensor
+
+    @staticmethod
+    def begin(walk: PageWalk) -> "WalkEntries":
+        """Look up the walk's first 64 entries."""
+        entries = WalkEntries(registers(Int32, 2))
+        for batch in range(2):
+            entries.held[batch] = walk.entry(cute.arch.lane_idx() + batch * BATCH)
+        return entries
+
+    @cute.jit
+    def advance(self, walk: PageWalk, index: Int32):
+        """Make room for the walk's page `index` and those of its step."""
+        if (index % BATCH == 0) & (index > 0):
+            self.held[0] = self.held[1]
+            self.held[1] = walk.entry(index + BATCH + cute.arch.lane_idx())
+
+    def at(self, index: Int32) -> Int32:
+        """The entry of the walk's page `index`."""
+        return shuffle_index(self.held[0], index % BATCH)
+
+
+# ============================================================================================================
+# stages/ring/layout.py
+#
+# How a page lies in a ring's shared memory, as the lanes of a warp read it.
+#
+# Contract
+#     A page is `page_size` slots of K and V side by side, 4 * head_dim bytes a slot, slot after slot. Lane
+#     4 g + t reads, of slot 8 n + g, the 16-byte chunks that are its fragments (`stages.fragments`). Where the
+#     bytes lie within a slot is up to the ring: two slots are a multiple of all 32 banks apart, so that without
+#     care neighbouring slots' chunks would meet in the same banks.
+#
+#     Pure functions; they touch no memory.
+# ============================================================================================================
+
+
+def slot_bytes(head_dim: int) -> int:
+    """Bytes of one slot: K and V of one cache entry and KV head."""
+    return 4 * head_dim
+
+
+def page_bytes(head_dim: int, page_size: int) -> int:
+    """Bytes of one page of one KV head."""
+    return page_size * slot_bytes(head_dim)
+
+
+def tiles(page_size: int) -> int:
+    """Tiles of 8 slots in a page."""
+    return page_size // TILE
+
+
+# ============================================================================================================
+# stages/ring/cp_async_ring.py
+#
+# Page ring: the pages of a CTA stream through shared memory with `cp.async`, and every warp reads each.
+#
+# Contract
+#     Computes nothing: it fills the K and V fragments of the pages of one step, the same for all warps of the
+#     CTA, which attend them for different rows. The ring holds `depth` pages; while a step is attended, the
+#     pages of the following ones are on their way.
+#
+#     All threads of the CTA call `open`, `start`, then `take` for each step in turn, then `close`, together and
+#     with the same arguments. A thread copies its own 16-byte chunks of each page and waits for its own copies;
+#     the CTA barrier in `take` makes everybody's visible, and says that the step before has been read by all,
+#     so that its place can be filled again. One barrier a step.
+#
+#     A page that is not live is not read: its place is filled with zeros.
+#
+#     V comes out in columns, transposed on its way by `ldmatrix`. In shared memory K's two 64-byte halves
+#     change places in every odd slot: the lanes of a quarter-warp read from two neighbouring slots, and so from
+#     different banks. V's 16-byte chunks are numbered by xor with the slot, so that the 8 slots of a tile lie
+#     in different banks. No access has conflicts.
+# ============================================================================================================
+
+
+@dataclass(frozen=True)
+class CpAsyncRing:
+    """A ring of `depth` pages that all threads of the CTA fill."""
+
+    head_dim: int
+    page_size: int
+    pages_per_step: int
+    warps: int
+    depth: int
+
+    @property
+    def steps_ahead(self) -> int:
+        """Steps whose pages are on their way while one is attended."""
+        return self.depth // self.pages_per_step - 1
+
+    @property
+    def v_columns(self) -> bool:
+        """V comes as mma B fragments."""
+        return True
+
+    def open(self, region: Int32) -> None:
+        """Nothing: copies are counted by the threads themselves."""
+
+    def start(self, walk: PageWalk, live: Int32, region: Int32) -> WalkEntries:
+        """Begin to copy the pages of the first steps. live: how many pages the CTA's walk has."""
+        entries = WalkEntries.begin(walk)
+        for step in range(self.steps_ahead):
+            self._copy(walk, live, Int32(step), region, entries)
+        return entries
+
+    def take(
+        self,
+        walk: PageWalk,
+        live: Int32,
+        step: Int32,
+        region: Int32,
+        state: WalkEntries,
+        pages: PageFragments,
+    ) -> None:
+        """Hand over the fragments of a step, and begin to copy into the place of the step before."""
+        copy_async_wait(self.steps_ahead - 1)
+        cta_sync()
+        self._copy(walk, live, step + self.steps_ahead, region, state)
+        self._read(step, region, pages)
+
+    def close(self) -> None:
+        """Wait for the copies of steps that the walk did not have."""
+        copy_async_wait(0)
+
+    def _place(self, step):
+        """Which page of the ring holds the step's first page."""
+        return step % (self.depth // self.pages_per_step) * self.pages_per_step
+
+    def _copy(self, walk, live, step, region, entries):
+        thread, _, _ = cute.arch.thread_idx()
+        a_slot = slot_bytes(self.head_dim) // 16
+        threads = 32 * self.warps
+        entries.advance(walk, step * self.pages_per_step)
+        for p in range(self.pages_per_step):
+            index = step * self.pages_per_step + p
+            wanted = index < live
+            entry = select(wanted, entries.at(index), Int32(0))
+            size = select(wanted, Int32(16), Int32(0))
+            page = region + (self._place(step) + p) * page_bytes(self.head_dim, self.page_size)
+            for first in range(0, page_bytes(self.head_dim, self.page_size) // 16, threads):
+                chunk = thread + first
+                slot, column = chunk // a_slot, chunk % a_slot
+                in_v = column >= a_slot // 2
+                place = slot * a_slot + (column ^ select(in_v, slot % 8, slot % 2 * 4))
+                copy_async_16(page + 16 * place, walk.address(entry) + Int64(16 * chunk), size)
+        copy_async_commit()
+
+    def _read(self, step, region, pages):
+        lane = cute.arch.lane_idx()
+        g, t = lane // 4, lane % 4
+        for p in range(self.pages_per_step):
+            page = region + (self._place(step) + p) * page_bytes(self.head_dim, self.page_size)
+            at = p * tiles(self.page_size) * pairs(self.head_dim)
+            for n in range(tiles(self.page_size)):
+                slot = page + (TILE * n + g) * slot_bytes(self.head_dim)
+                for c in range(chunks(self.head_dim)):
+                    words = load_shared_x4(slot + 16 * ((4 * c + t) ^ (g % 2 * 4)))
+                    for i, word in enumerate(words):
+                        pages.k[at + n * pairs(self.head_dim) + 4 * c + i] = word
+            # Matrices: (tile 0, dims 8 j), (tile 1, dims 8 j), then the same of dims 8 j + 8.
+            slot, further = lane % 16, lane // 16
+            row = page + slot * slot_bytes(self.head_dim) + slot_bytes(self.head_dim) // 2
+            for j in range(0, pairs(self.head_dim), 2):
+                words = load_matrices_transposed(row + 16 * ((j + further) ^ (slot % 8)))
+                for i, word in enumerate(words):
+                    pages.v[at + i % 2 * pairs(self.head_dim) + j + i // 2] = word
+
+
+# ============================================================================================================
+# stages/grid_merge/workspace.py
+#
+# Grid merge: the clusters that share a request merge their partials of a row through global memory.
+#
+# Contract
+#     A row of the workspace is one record (`stages.partial`) a cluster, [clusters]; beside it stands a counter,
+#     zero before the launch. The warp that owns a row in its cluster leaves its record and counts its arrival;
+#     the warp that finds that it was the last merges all records in cluster order, whoever it is, so that the
+#     bits do not depend on the order of arrival, and puts the counter back to zero.
+#
+#     The counting atomic releases the warp's record and, for the last, acquires all others (device scope). The
+#     lanes of the warp are ordered with the one that counts by warp barriers on both sides.
+#
+#     Called by whole warps. `collect` only by the warp whose `deposit` said that it was the last. Two launches
+#     that run at the same time need workspaces and counters of their own.
+#
+#     Records may hold anything before the launch, counters must hold zero.
+# ============================================================================================================
+
+
+@dataclass(frozen=True)
+class WorkspaceMerge:
+    """Merges the partials of all clusters of a row."""
+
+    head_dim: int
+
+    @cute.jit
+    def deposit(
+        self,
+        row: Int64,
+        counter: Int64,
+        cluster: Int32,
+        clusters: Int32,
+        m: Float32,
+        l: Float32,
+        o: list[Float32],
+    ):
+        """Leave cluster `cluster`'s partial of the row; True for the last of `clusters`.
+
+        row, counter: global addresses of the row's records and of its counter. o: the lane's two dims.
         """
-        rows = self.push.rows_per_rank
-        owned = [warp + first for first in range(0, rows, self.warps)]
-        return [(n, rank * rows + select(n < rows, n, Int32(rows - 1))) for n in owned]
+        record = PartialRecord(self.head_dim)
+        lane = cute.arch.lane_idx()
+        mine = row + Int64(cluster) * record.bytes
+        store_global_f32x2(mine + Int64(8 * lane), o)
+        if lane == 0:
+            store_global_f32x2(mine + record.stats, (m, l))
+        warp_sync()
+        before = registers(Int32, 1)
+        before[0] = Int32(0)
+        if lane == 0:
+            before[0] = count_arrival(counter)
+            if before[0] == clusters - 1:
+                store_global_i32(counter, Int32(0))
+        warp_sync()
+        return shuffle_index(before[0], Int32(0)) == clusters - 1
 
-    def row(self, base, stride, request, kv_head, row):
-        """Address of one of a request's rows (token * heads_per_kv + query head) in q, gate or out."""
-        token, head = row // self.heads_per_kv, row % self.heads_per_kv
-        column = (kv_head * self.heads_per_kv + head) * self.head_dim * 2
-        return base + Int64(request * self.tokens + token) * stride + Int64(column)
+    @cute.jit
+    def collect(self, row: Int64, clusters: Int32):
+        """(l, the lane's two dims of o) of the row over all clusters."""
+        record = PartialRecord(self.head_dim)
+        lane = cute.arch.lane_idx()
+        top = registers(Float32, 1)
+        top[0] = Float32(NEGATIVE_INFINITY)
+        for i in cutlass.range(lane, clusters, 32, unroll=1):
+            m_i, _ = load_device_f32x2(row + Int64(i) * record.bytes + record.stats)
+            top[0] = maximum(top[0], m_i)
+        m = top[0]
+        for lanes in (16, 8, 4, 2, 1):
+            m = maximum(m, shuffle_xor(m, lanes))
+        base = exponent_base(m)
+        total = registers(Float32, 3)
+        total.fill(0.0)
+        for i in cutlass.range(clusters, unroll=4):
+            other = row + Int64(i) * record.bytes
+            m_j, l_j = load_device_f32x2(other + record.stats)
+            o_j = load_device_f32x2(other + Int64(8 * lane))
+            factor = exp2(sub(m_j, base))
+            total[0] = fma(factor, l_j, total[0])
+            total[1] = fma(factor, o_j[0], total[1])
+            total[2] = fma(factor, o_j[1], total[2])
+        return total[0], [total[1], total[2]]
+
+
+# ============================================================================================================
+# variants/split.py
+#
+# The split kernel: long contexts and sliding windows, a request's pages spread over several clusters.
+#
+# Contract
+#     Grid (cluster * row_groups * R, H, num_splits), clusters of `cluster` CTAs of `warps` warps, one warp for
+#     each row group. The launch shape depends on R and the deployment only; which way a request goes is decided
+#     in the kernel, alike in all of its CTAs, from its length:
+#
+#     Short, at most `short_rounds` pages a warp of one cluster, counted from the first key that row 0 sees: the
+#     clusters of z slice 0 do what the cluster kernel does, one row group each; the other slices leave at once.
+#
+#     Long: the row_groups * num_splits clusters share the request's pages evenly, each CTA a run of its own. It
+#     streams them through a ring that all of its warps read, warp w for row group w. The CTAs of a cluster
+#     exchange all rows, the owner of a row merges the ranks, and the clusters merge through the workspace: the
+#     last to arrive finishes the row.
+#
+#     With a window of W keys, row t sees keys [L - tokens + t - W + 1, L - tokens + t].
+#
+#     The workspace holds row_groups * num_splits records for each row (request, KV head, row), the counters one
+#     uint32 for each; see the grid merge stage for what is asked of them.
+# ============================================================================================================
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Where the rows of one request and KV head are: global addresses and strides in bytes."""
+
+    request: Int32
+    kv_head: Int32
+    q: Int64
+    q_stride: Int64
+    gate: Int64
+    gate_stride: Int64
+    out: Int64
+    out_stride: Int64
+    scale_log2: Float32
+    eps: Float32
+
+
+@dataclass(frozen=True)
+class Pages:
+    """Where the pages of one request and KV head are, and which of them are needed.
+
+    first: the page of the first key that row 0 sees. count: pages from there to the last live one.
+    """
+
+    table: Int64
+    columns: Int32
+    cache: Int64
+    page_stride: Int64
+    length: Int32
+    first: Int32
+    count: Int32
+
+    def walk(self, first: Int32, stride: int) -> PageWalk:
+        """A walk from page `first` of the request."""
+        return PageWalk(self.table, self.columns, self.cache, self.page_stride, first, stride)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitKernel(AttentionKernel):
+    """One compiled form of the split kernel.
+
+    short_rounds: pages a warp of one cluster that still are a short request. windowed: the deployment has a
+    window. The offsets are bytes from the start of a CTA's dynamic shared memory, shared_bytes its size.
+    """
+
+    short_rounds: int
+    warp_partials: int
+    rank_partials: int
+    arrived: int
+    page_ring: int
+    shared_bytes: int
+    pages: Any
+    ring: Any
+    warp_merge: Any
+    grid_merge: Any
+    windowed: bool = False
+
+    @property
+    def splits(self) -> bool:
+        """Long requests are spread over clusters."""
+        return True
+
+    @property
+    def short_pages(self) -> int:
+        """The most pages, from the first that row 0 sees, of a request that one cluster attends alone."""
+        return self.short_rounds * self.cluster * self.warps
+
+    def form(self, *, pdl: bool, windowed: bool) -> "SplitKernel":
+        """The form of this kernel for a deployment."""
+        return dataclasses.replace(self, pdl=pdl, windowed=windowed)
+
+    def grid(self, requests, kv_heads, num_splits):
+        """The launch's extent in CTAs; it depends on nothing else."""
+        return [self.cluster * self.row_groups * requests, kv_heads, num_splits]
+
+    @cute.jit
+    def __call__(
+        self,
+        q: cute.Pointer,
+        gate: cute.Pointer,
+        cache: cute.Pointer,
+        table: cute.Pointer,
+        lengths: cute.Pointer,
+        out: cute.Pointer,
+        workspace: cute.Pointer,
+        counters: cute.Pointer,
+        q_stride: Int64,
+        gate_stride: Int64,
+        out_stride: Int64,
+        page_stride: Int64,
+        head_stride: Int64,
+        table_stride: Int64,
+        columns: Int32,
+        window: Int32,
+        scale_log2: Float32,
+        eps: Float32,
+        requests: Int32,
+        kv_heads: Int32,
+        num_splits: Int32,
+        stream: cuda.CUstream,
+    ):
+        """Launch for `requests` requests and `kv_heads` KV heads, in `num_splits` z slices.
+
+        All strides are in bytes: of a token in q, gate and out, of a page and a KV head in the cache, of a
+        request in the table, of which `columns` entries a request may be read. scale_log2: softmax scale
+        times log2(e). window: in keys, at most 2**30; ignored unless windowed.
+        """
+        self.kernel(
+            q.toint(),
+            gate.toint(),
+            cache.toint(),
+            table.toint(),
+            lengths.toint(),
+            out.toint(),
+            workspace.toint(),
+            counters.toint(),
+            q_stride,
+            gate_stride,
+            out_stride,
+            page_stride,
+            head_stride,
+            table_stride,
+            columns,
+            window,
+            scale_log2,
+            eps,
+        ).launch(
+            grid=self.grid(requests, kv_heads, num_splits),
+            block=[32 * self.warps, 1, 1],
+            cluster=[self.cluster, 1, 1],
+            smem=self.shared_bytes,
+            use_pdl=self.pdl,
+            stream=stream,
+        )
+
+    @cute.kernel
+    def kernel(
+        self,
+        q: Int64,
+        gate: Int64,
+        cache: Int64,
+        table: Int64,
+        lengths: Int64,
+        out: Int64,
+        workspace: Int64,
+        counters: Int64,
+        q_stride: Int64,
+        gate_stride: Int64,
+        out_stride: Int64,
+        page_stride: Int64,
+        head_stride: Int64,
+        table_stride: Int64,
+        columns: Int32,
+        window: Int32,
+        scale_log2: Float32,
+        eps: Float32,
+    ):
+        """One CTA: find out which way its request goes, and go it."""
+        block, kv_head, z = cute.arch.block_idx()
+        request = block // (self.cluster * self.row_groups)
+        shared = cute.arch.get_dyn_smem(cutlass.Uint8, alignment=16).toint()
+        self.push.open(shared + self.arrived)
+        self.ring.open(shared + self.page_ring)
+        if cutlass.const_expr(self.pdl):
+            griddep_launch_dependents()
+            griddep_wait()
+
+        length = load_global_i32(lengths + Int64(request) * 4)
+        mask = CausalMask(
+            self.tokens, self.heads_per_kv, window if cutlass.const_expr(self.windowed) else None
+        )
+        first, count = self.needed_pages(length, mask, columns)
+        rows = Rows(request, kv_head, q, q_stride, gate, gate_stride, out, out_stride, scale_log2, eps)
+        pages = Pages(
+            table=table + Int64(request) * table_stride,
+            columns=columns,
+            cache=cache + Int64(kv_head) * head_stride,
+            page_stride=page_stride,
+            length=length,
+            first=first,
+            count=count,
+        )
+        if count <= self.short_pages:
+            if z == 0:
+                self.short(rows, pages, mask, shared)
+        else:
+            _, kv_heads, num_splits = cute.arch.grid_dim()
+            clusters = self.row_groups * num_splits
+            place = (request * kv_heads + kv_head) * self.rows
+            self.long(
+                rows,
+                pages,
+                mask,
+                shared,
+                workspace + Int64(place) * clusters * PartialRecord(self.head_dim).bytes,
+                counters + Int64(place) * 4,
+                z,
+                clusters,
+            )
+
+    def needed_pages(self, length, mask, columns):
+        """(first page that row 0 sees, pages from there to the last live one)."""
+        live = (length + (self.page_size - 1)) // self.page_size
+        live = select(live < columns, live, columns)
+        first_key = mask.key_ranges(length, Int32(0))[0].first
+        first = Int32(0) if first_key is None else first_key // self.page_size
+        return first, live - first
+
+    @cute.jit
+    def short(self, rows: Rows, pages: Pages, mask: CausalMask, shared: Int32):
+        """One cluster, one row group: as the cluster kernel does, with a loop over the steps."""
+        warp = cute.arch.warp_idx()
+        block, _, _ = cute.arch.block_idx()
+        rank, row_group = block % self.cluster, block // self.cluster % self.row_groups
+        arrived, rank_partials = shared + self.arrived, shared + self.rank_partials
+        self.push.expect(arrived, ROWS)
+
+        walk = pages.walk(pages.first + rank * self.warps + warp, self.cluster * self.warps)
+        incoming = self.pages.begin(walk)
+        query = self.load_query(rows.q, rows.q_stride, rows.request, rows.kv_head, row_group)
+        first_row = row_group * ROWS
+        state = RowState.empty(self.head_dim)
+        taken = self.empty_pages()
+        visible = mask.key_ranges(pages.length, row_group)
+        live = walk.pages(pages.length, self.page_size)
+        self.pages.start(walk, live, False, incoming)
+        steps = (live + (self.pages_per_step - 1)) // self.pages_per_step
+        for step in cutlass.range(steps, unroll=1):
+            self.pages.take(walk, live, step, False, incoming, taken)
+            numbers = walk.step(step, self.pages_per_step)
+            self.attend(query, taken, numbers, visible, rows.scale_log2, state, False)
+        self.softmax.finish(state)
+
+        merged = self.warp_merge.merge(shared + self.warp_partials, state)
+        self.push.meet()
+        self.push.send(rank_partials, arrived, rank, merged, ROWS)
+        for owned, row in self.owned_rows(rank, ROWS):
+            if owned < self.push.rows_per_rank(ROWS):
+                self.push.wait(arrived)
+                _, l, o = self.cluster_merge.merge(rank_partials, owned)
+                self.finish(rows, first_row + row, l, o)
+
+    @cute.jit
+    def long(
+        self,
+        rows: Rows,
+        pages: Pages,
+        mask: CausalMask,
+        shared: Int32,
+        workspace: Int64,
+        counters: Int64,
+        z: Int32,
+        clusters: Int32,
+    ):
+        """One of several clusters: this CTA's share of the pages, for all rows."""
+        lane, warp = cute.arch.lane_idx(), cute.arch.warp_idx()
+        block, _, _ = cute.arch.block_idx()
+        rank = block % self.cluster
+        cluster = z * self.row_groups + block // self.cluster % self.row_groups
+        arrived, rank_partials = shared + self.arrived, shared + self.rank_partials
+        region = shared + self.page_ring
+        self.push.expect(arrived, self.rows)
+
+        share, shares = cluster * self.cluster + rank, clusters * self.cluster
+        begin = pages.count * share // shares
+        end = pages.count * (share + 1) // shares
+        walk, live = pages.walk(pages.first + begin, 1), end - begin
+        streaming = self.ring.start(walk, live, region)
+        query = self.load_query(rows.q, rows.q_stride, rows.request, rows.kv_head, warp)
+        state = RowState.empty(self.head_dim)
+        taken = self.empty_pages(self.ring.v_columns)
+        # A step may reach past the share, into pages that another CTA attends.
+        last = (pages.first + end) * self.page_size - 1
+        visible = tuple(
+            KeyRange(keys.first, select(keys.last < last, keys.last, last))
+            for keys in mask.key_ranges(pages.length, warp)
+        )
+        steps = (live + (self.pages_per_step - 1)) // self.pages_per_step
+        for step in cutlass.range(steps, unroll=1):
+            self.ring.take(walk, live, step, region, streaming, taken)
+            numbers = walk.step(step, self.pages_per_step)
+            self.attend(query, taken, numbers, visible, rows.scale_log2, state, False)
+        self.ring.close()
+        self.softmax.finish(state)
+        self.values.finish(state.o, self.ring.v_columns)
+
+        self.push.meet()
+        for half in cutlass.range_constexpr(2):
+            mine = lane_units(state, half, warp * ROWS + lane // 4 + 8 * half, self.head_dim)
+            self.push.send(rank_partials, arrived, rank, mine, self.rows)
+        for owned, row in self.owned_rows(rank, self.rows):
+            if owned < self.push.rows_per_rank(self.rows):
+                self.push.wait(arrived)
+                m, l, o = self.cluster_merge.merge(rank_partials, owned)
+                records = workspace + Int64(row) * clusters * PartialRecord(self.head_dim).bytes
+                counter = counters + Int64(row) * 4
+                last_here = self.grid_merge.deposit(records, counter, cluster, clusters, m, l, o)
+                if last_here:
+                    total_l, total_o = self.grid_merge.collect(records, clusters)
+                    self.finish(rows, row, total_l, total_o)
+
+    def finish(self, rows: Rows, row, l: Float32, o: list[Float32]) -> None:
+        """Store one merged row."""
+        place = rows.request, rows.kv_head, row
+        gate = self.epilogue.load_gate(self.row(rows.gate, rows.gate_stride, *place))
+        self.epilogue.store(self.row(rows.out, rows.out_stride, *place), l, o, gate, rows.eps)
 
 
 # ============================================================================================================
@@ -1475,26 +2296,36 @@ MAX_KV_HEADS = 65535
 """KV heads of a launch: the y extent of a grid (CUDA C++ Programming Guide, technical specifications)."""
 
 
+MAX_WINDOW = 1 << 30
+"""A window that holds every key of a request; differences of key numbers stay within 32 bits."""
+
+
 @dataclass(frozen=True)
 class Call:
     """What one launch is given, in the order of the kernel's parameters.
 
-    tensors: q, gate, kv_cache, block_table, seq_lens, out. strides: in bytes; of a token in q, gate and out,
-    of a page and a KV head in the cache, of a request in the table. columns: of the table.
+    tensors: q, gate, kv_cache, block_table, seq_lens, out, and workspace and counters of a kernel that
+    splits. strides: in bytes; of a token in q, gate and out, of a page and a KV head in the cache, of a
+    request in the table. integers: columns of the table, and the window of a kernel that splits. numbers:
+    scale * log2(e), eps.
+    extent: what the launch shape depends on: requests, KV heads, and z slices of a kernel that splits.
     """
 
     tensors: tuple[torch.Tensor, ...]
     strides: tuple[int, ...]
-    columns: int
-    requests: int
-    kv_heads: int
-    scale_log2: float
-    eps: float
+    integers: tuple[int, ...]
+    numbers: tuple[float, ...]
+    extent: tuple[int, ...]
 
     @property
     def out(self) -> torch.Tensor:
         """Where the result goes."""
-        return self.tensors[-1]
+        return self.tensors[5]
+
+    @property
+    def requests(self) -> int:
+        """How many requests there are."""
+        return self.extent[0]
 
 
 def bind(
@@ -1509,8 +2340,14 @@ def bind(
     max_seq_len: int,
     scale: float,
     eps: float,
+    window: int | None,
+    splits: Callable[[int], int] | None,
+    scratch: tuple[torch.Tensor | None, torch.Tensor | None],
 ) -> Call:
     """Check the arguments of a call (shapes and types as the entry point documents them).
+
+    splits: given the KV heads, the z slices of a launch; None where no request is ever split. scratch:
+    workspace and counters.
 
     Raises TypeError for what is no tensor, and ValueError for what cannot be served.
     """
@@ -1537,15 +2374,59 @@ def bind(
         f"out must not overlap itself: its token stride must be >= {width}, got {out_stride}",
     )
     rows = tuple(2 * stride for stride in (q_stride, gate_stride, out_stride))
-    return Call(
-        tensors=(q, gate, kv_cache, block_table, seq_lens, out),
-        strides=(*rows, 2 * page_stride, 2 * head_stride, 4 * table_stride),
-        columns=columns,
-        requests=requests,
-        kv_heads=kv_heads,
-        scale_log2=_check_number("scale", scale) * math.log2(math.e),
-        eps=_check_number("eps", eps, least=0),
+    tensors, integers, extent = (
+        (q, gate, kv_cache, block_table, seq_lens, out),
+        (columns,),
+        (requests, kv_heads),
     )
+    if kernel.splits:
+        slices = 1 if splits is None else splits(kv_heads)
+        # Where no request is ever split the scratch memory is not touched: any address will do.
+        held = (out, seq_lens)
+        if splits is not None:
+            held = _check_scratch(kernel, *scratch, *extent, slices, device)
+        tensors = (*tensors, *held)
+        integers = (*integers, min(window or MAX_WINDOW, MAX_WINDOW))
+        extent = (*extent, slices)
+    return Call(
+        tensors=tensors,
+        strides=(*rows, 2 * page_stride, 2 * head_stride, 4 * table_stride),
+        integers=integers,
+        numbers=(_check_number("scale", scale) * math.log2(math.e), _check_number("eps", eps, least=0)),
+        extent=extent,
+    )
+
+
+def scratch_bytes(kernel: Any, requests: int, kv_heads: int, num_splits: int) -> tuple[int, int]:
+    """Bytes of the workspace and of the counters: a record a row and cluster, a uint32 a row.
+
+    The counters are padded to 16 bytes.
+    """
+    rows = requests * kv_heads * kernel.rows
+    clusters = kernel.row_groups * num_splits
+    return rows * clusters * PartialRecord(kernel.head_dim).bytes, -(-4 * rows // 16) * 16
+
+
+def _check_scratch(kernel, workspace, counters, requests, kv_heads, num_splits, device):
+    sizes = scratch_bytes(kernel, requests, kv_heads, num_splits)
+    for name, tensor, size in zip(("workspace", "counters"), (workspace, counters), sizes, strict=True):
+        if tensor is None:
+            raise ValueError(
+                f"{name} is needed, {size} bytes (R={requests}, H={kv_heads}, num_splits={num_splits}): this "
+                "deployment splits long requests over clusters; allocate_scratch() makes both"
+            )
+        _check_tensor(name, tensor, device)
+        held = tensor.numel() * tensor.element_size()
+        require(tensor.is_contiguous(), f"{name} must be contiguous, got {_describe(tensor)}")
+        require(
+            held >= size,
+            f"{name} must have >= {size} bytes (R={requests}, H={kv_heads}, num_splits={num_splits}), "
+            f"got {held}",
+        )
+        _check_alignment(name, tensor)
+    require(workspace.dtype == torch.uint8, f"workspace must be uint8, got {workspace.dtype}")
+    require(counters.dtype == torch.int32, f"counters must be int32, got {counters.dtype}")
+    return workspace, counters
 
 
 def require(condition: bool, message: str) -> None:
@@ -1664,9 +2545,29 @@ class Variant:
     max_seq_len: int
     windows: bool
 
+    def never_splits(self, max_seq_len: int, window: int | None) -> bool:
+        """Whether no request of a deployment is ever spread over several clusters."""
+        kernel = self.kernel
+        if not kernel.splits:
+            return True
+        pages = -(-max_seq_len // kernel.page_size)
+        if window is not None:
+            pages = min(pages, most_window_pages(window, kernel.tokens, kernel.page_size))
+        return bool(pages <= kernel.short_pages)
+
     def serves(self, max_seq_len: int, window: int | None) -> bool:
         """Whether a deployment may use this variant."""
         return max_seq_len <= self.max_seq_len and (window is None or self.windows)
+
+
+def most_window_pages(window: int, tokens: int, page_size: int) -> int:
+    """The most pages from row 0's first visible key to a request's last.
+
+    The rows of a request see window + tokens - 1 keys together, and those may begin in the last slot of a
+    page.
+    """
+    keys = window + tokens - 1
+    return (keys - 2) // page_size + 2 if keys > 1 else 1
 
 
 # ============================================================================================================
@@ -1697,12 +2598,43 @@ VARIANTS = (
             softmax=OnlineSoftmax(page_size=16, pages_per_step=2),
             values=MmaValues(head_dim=64, page_size=16, pages_per_step=2),
             warp_merge=SharedWarpMerge(head_dim=64, warps=4),
-            push=DsmemPush(head_dim=64, cluster=16),
+            push=DsmemPush(head_dim=64, cluster=16, exchange_rows=16),
             cluster_merge=RankOrderMerge(head_dim=64, cluster=16),
             epilogue=NormGateEpilogue(head_dim=64),
         ),
         max_seq_len=2048,
         windows=False,
+    ),
+    Variant(
+        name="split",
+        kernel=SplitKernel(
+            name="attn2_split",
+            head_dim=64,
+            heads_per_kv=8,
+            tokens=8,
+            page_size=16,
+            cluster=16,
+            warps=4,
+            pages_per_step=1,
+            short_rounds=8,
+            warp_partials=32768,  # 17,408 B of warp_merge
+            rank_partials=50176,  # 17,408 B of push
+            arrived=67584,  # 8 B of push
+            page_ring=0,  # 32,768 B of ring
+            shared_bytes=67592,
+            pages=RegisterPrefetch(head_dim=64, page_size=16, pages_per_step=1),
+            ring=CpAsyncRing(head_dim=64, page_size=16, pages_per_step=1, warps=4, depth=8),
+            scores=MmaScores(head_dim=64, page_size=16, pages_per_step=1),
+            softmax=OnlineSoftmax(page_size=16, pages_per_step=1),
+            values=MmaValues(head_dim=64, page_size=16, pages_per_step=1),
+            warp_merge=SharedWarpMerge(head_dim=64, warps=4),
+            push=DsmemPush(head_dim=64, cluster=16, exchange_rows=64),
+            cluster_merge=RankOrderMerge(head_dim=64, cluster=16),
+            grid_merge=WorkspaceMerge(head_dim=64),
+            epilogue=NormGateEpilogue(head_dim=64),
+        ),
+        max_seq_len=1048576,
+        windows=True,
     ),
 )
 
@@ -1727,11 +2659,16 @@ POINTERS = (
     *((cutlass.BFloat16, 16) for _ in ("q", "gate", "kv_cache")),
     *((Int32, 4) for _ in ("block_table", "seq_lens")),
     (cutlass.BFloat16, 16),
+    *((cutlass.Uint8, 16), (Int32, 4)),
 )
-"""Element type and alignment in bytes of a call's tensors."""
+"""Element type and alignment in bytes of a call's tensors: out is the sixth, scratch memory follows."""
 
 
-_prepared: dict[tuple[str, bool, int], Any] = {}
+MAX_SPLITS = 128
+"""z slices of a launch that the kernels were shown to work with."""
+
+
+_prepared: dict[tuple[str, bool, bool, int], Any] = {}
 
 
 _prepare_lock = threading.Lock()
@@ -1781,26 +2718,28 @@ def attn2(
     a first call inside a graph capture (call `prepare` before).
     """
     chosen = _choose(max_seq_len, window, variant)
+    never_splits = chosen.never_splits(max_seq_len, window)
     call = bind(
         *(chosen.kernel, q, gate, kv_cache, block_table, seq_lens, out),
         max_seq_len=max_seq_len,
         scale=scale,
         eps=eps,
+        window=window,
+        splits=None if never_splits else lambda heads: _splits(num_splits, chosen, heads, q.device),
+        scratch=(workspace, counters),
     )
     require(q.is_cuda, f"q must be a CUDA tensor, got one on {q.device}")
     if call.requests == 0:
         return call.out
 
-    executor = _executor(chosen, pdl, q.device)
+    executor = _executor(chosen, pdl, window is not None, q.device)
     with torch.cuda.device(q.device):
         executor(
-            *(
-                make_ptr(dtype, tensor.data_ptr(), cute.AddressSpace.gmem, assumed_align=align)
-                for tensor, (dtype, align) in zip(call.tensors, POINTERS, strict=True)
-            ),
+            *_pointers([tensor.data_ptr() for tensor in call.tensors]),
             *(Int64(stride) for stride in call.strides),
-            *(Int32(number) for number in (call.columns, call.requests, call.kv_heads)),
-            *(Float32(number) for number in (call.scale_log2, call.eps)),
+            *(Int32(number) for number in call.integers),
+            *(Float32(number) for number in call.numbers),
+            *(Int32(size) for size in call.extent),
             cuda.CUstream(torch.cuda.current_stream().cuda_stream),
         )
     return call.out
@@ -1826,18 +2765,25 @@ def prepare(
         f"kv_heads must be an integer in 1..{MAX_KV_HEADS}, got {kv_heads!r}",
     )
     chosen = _choose(max_seq_len, window, variant)
+    _check_splits(num_splits)
     require(torch.cuda.is_available(), "prepare needs a CUDA device, and this machine has none")
     place = torch.device("cuda" if device is None else device)
     require(place.type == "cuda", f"device must be a CUDA device, got {place}")
-    _executor(chosen, pdl, place)
+    _executor(chosen, pdl, window is not None, place)
 
 
 def compile_attn2(
-    variant: str | None = None, *, pdl: bool = False, arch: str | None = None, options: str = ""
+    variant: str | None = None,
+    *,
+    pdl: bool = False,
+    windowed: bool = False,
+    arch: str | None = None,
+    options: str = "",
 ) -> Any:
     """Compile one variant for an architecture; needs no GPU where `arch` is named.
 
-    variant: a variant's name; the module's first if not given. arch: for example "sm_90a"; the current
+    variant: a variant's name; the module's first if not given. windowed: the form for deployments with a
+    window. arch: for example "sm_90a"; the current
     CUDA device's if not given. options: more options for `cute.compile`, such as "--keep-ptx".
     Returns what `cute.compile` returns.
     """
@@ -1848,27 +2794,104 @@ def compile_attn2(
             'arch must be named on a machine with no CUDA device, for example arch="sm_90a"',
         )
         arch = _device_arch(torch.device("cuda", torch.cuda.current_device()))
-    kernel = chosen.kernel
-    if pdl:
-        kernel = kernel.with_pdl()
+    require(chosen.windows or not windowed, f"variant {chosen.name!r} serves no window")
+    kernel = chosen.kernel.form(pdl=pdl, windowed=windowed)
+    integers, sizes, pointers = (2, 3, 8) if kernel.splits else (1, 2, 6)
     return cute.compile(
         kernel,
-        *(make_ptr(dtype, 16, cute.AddressSpace.gmem, assumed_align=align) for dtype, align in POINTERS),
+        *_pointers([16] * pointers),
         *(Int64(16) for _ in range(6)),
-        *(Int32(1) for _ in range(3)),
+        *(Int32(1) for _ in range(integers)),
         *(Float32(1.0) for _ in range(2)),
+        *(Int32(1) for _ in range(sizes)),
         make_fake_stream(),
         options=f"--gpu-arch {arch} {options}".strip(),
     )
 
 
 def split_kernel(max_seq_len: int, window: int | None = None) -> bool:
-    """Whether a deployment needs a kernel that splits a request over several clusters.
+    """Whether a deployment launches a kernel that can spread a request over several clusters."""
+    return bool(_choose(max_seq_len, window, None).kernel.splits)
 
-    True where no single-cluster variant of this module serves max_seq_len and window.
+
+def split_forms(max_seq_len: int, window: int | None = None) -> tuple[str, bool]:
+    """How a deployment's kernel merges, and whether it loops over the steps of a short request.
+
+    ("cluster", ...) if no request is ever spread over clusters, else ("workspace", ...).
     """
-    _check_deployment(max_seq_len, window)
-    return not any(v.serves(max_seq_len, window) for v in VARIANTS)
+    chosen = _choose(max_seq_len, window, None)
+    merges = "cluster" if chosen.never_splits(max_seq_len, window) else "workspace"
+    return merges, bool(chosen.kernel.splits)
+
+
+def window_pages(window: int) -> int:
+    """The most pages from row 0's first visible key to a request's last, for a window of this many keys."""
+    _check_deployment(1, window)
+    kernel = VARIANTS[0].kernel
+    return most_window_pages(window, kernel.tokens, kernel.page_size)
+
+
+def default_splits(
+    kv_heads: int,
+    max_seq_len: int,
+    window: int | None = None,
+    variant: str | None = None,
+    multiprocessors: int = 132,
+) -> int:
+    """z slices of a deployment's launch where it does not say.
+
+    Enough for one request to put two CTAs on each multiprocessor; one where no request is ever split. It does
+    not depend on the number of requests, so neither do the bits.
+    """
+    chosen = _choose(max_seq_len, window, variant)
+    if chosen.never_splits(max_seq_len, window):
+        return 1
+    return _enough_splits(chosen.kernel, kv_heads, multiprocessors)
+
+
+def workspace_bytes(
+    requests: int,
+    kv_heads: int,
+    max_seq_len: int,
+    window: int | None = None,
+    num_splits: int | None = None,
+    variant: str | None = None,
+) -> int:
+    """Bytes of the workspace for up to `requests` requests: a record a row and cluster. 0 if not needed."""
+    return _scratch_bytes(requests, kv_heads, max_seq_len, window, num_splits, variant)[0]
+
+
+def counters_bytes(
+    requests: int,
+    kv_heads: int,
+    max_seq_len: int,
+    window: int | None = None,
+    num_splits: int | None = None,
+    variant: str | None = None,
+) -> int:
+    """Bytes of the counters for up to `requests` requests: a uint32 a row, padded to 16. 0 if not needed."""
+    return _scratch_bytes(requests, kv_heads, max_seq_len, window, num_splits, variant)[1]
+
+
+def allocate_scratch(
+    requests: int,
+    *,
+    kv_heads: int,
+    max_seq_len: int,
+    window: int | None = None,
+    num_splits: int | None = None,
+    device: torch.device | int | str | None = None,
+    variant: str | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A workspace (uint8) and zeroed counters (int32) for calls of up to `requests` requests.
+
+    Calls that may run at the same time need scratch memory of their own; others may share it. Counters have
+    to be zero before a call, and a call leaves them so.
+    """
+    sizes = _scratch_bytes(requests, kv_heads, max_seq_len, window, num_splits, variant)
+    place = torch.device("cuda" if device is None else device)
+    workspace = torch.empty(sizes[0], dtype=torch.uint8, device=place)
+    return workspace, torch.zeros(sizes[1] // 4, dtype=torch.int32, device=place)
 
 
 def _choose(max_seq_len, window, name) -> Variant:
@@ -1882,10 +2905,7 @@ def _choose(max_seq_len, window, name) -> Variant:
         f"{v.name}: max_seq_len <= {v.max_seq_len}, {'any window' if v.windows else 'no window'}"
         for v in candidates
     )
-    raise ValueError(
-        f"no kernel here serves max_seq_len={max_seq_len}, window={window}: longer contexts and windows "
-        f"need a split variant, which this module does not have ({served})"
-    )
+    raise ValueError(f"no kernel here serves max_seq_len={max_seq_len}, window={window} ({served})")
 
 
 def _check_deployment(max_seq_len, window):
@@ -1916,10 +2936,50 @@ def _device_arch(device) -> str:
     return f"sm_{major}{minor}a"
 
 
-def _executor(variant, pdl, device):
+def _check_splits(num_splits):
+    whole = isinstance(num_splits, int) and not isinstance(num_splits, bool) and 1 <= num_splits <= MAX_SPLITS
+    require(
+        num_splits is None or whole,
+        f"num_splits must be None or an integer in 1..{MAX_SPLITS}, got {num_splits!r}",
+    )
+
+
+def _enough_splits(kernel, kv_heads, multiprocessors) -> int:
+    return max(1, 2 * multiprocessors // (kernel.cluster * kernel.row_groups * kv_heads))
+
+
+def _splits(num_splits, variant, kv_heads, device) -> int:
+    """z slices of a launch on a device whose requests may be split."""
+    _check_splits(num_splits)
+    if num_splits is not None:
+        return num_splits
+    multiprocessors = 132
+    if device is not None and device.type == "cuda":
+        multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
+    return _enough_splits(variant.kernel, kv_heads, multiprocessors)
+
+
+def _scratch_bytes(requests, kv_heads, max_seq_len, window, num_splits, variant) -> tuple[int, int]:
+    chosen = _choose(max_seq_len, window, variant)
+    if chosen.never_splits(max_seq_len, window):
+        return 0, 0
+    device = torch.device("cuda") if torch.cuda.is_available() else None
+    splits = _splits(num_splits, chosen, kv_heads, device)
+    return scratch_bytes(chosen.kernel, requests, kv_heads, splits)
+
+
+def _pointers(addresses):
+    """A kernel's pointer arguments."""
+    return [
+        make_ptr(dtype, address, cute.AddressSpace.gmem, assumed_align=align)
+        for address, (dtype, align) in zip(addresses, POINTERS, strict=False)
+    ]
+
+
+def _executor(variant, pdl, windowed, device):
     """The loaded kernel for a device, compiled at the first request for it."""
     index = torch.cuda.current_device() if device.index is None else device.index
-    key = (variant.name, bool(pdl), index)
+    key = (variant.name, bool(pdl), windowed, index)
     executor = _prepared.get(key)
     if executor is not None:
         return executor
@@ -1932,5 +2992,6 @@ def _executor(variant, pdl, device):
         with _prepare_lock:
             if key not in _prepared:
                 arch = _device_arch(torch.device("cuda", index))
-                _prepared[key] = compile_attn2(variant.name, pdl=pdl, arch=arch).to(index)
+                compiled = compile_attn2(variant.name, pdl=pdl, windowed=windowed, arch=arch)
+                _prepared[key] = compiled.to(index)
             return _prepared[key]

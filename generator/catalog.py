@@ -107,7 +107,8 @@ class Catalog:
     @cached_property
     def _given_facts(self) -> frozenset[str]:
         launch = (field.name for skeleton in self.skeletons.values() for field in skeleton.launch)
-        return frozenset((*PROBLEM_FACTS, *launch))
+        decided = (name for skeleton in self.skeletons.values() for name in skeleton.facts)
+        return frozenset((*PROBLEM_FACTS, *launch, *decided))
 
     def _check_skeleton(self, skeleton: Skeleton) -> None:
         file = source_path(skeleton.kernel.__module__)

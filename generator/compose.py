@@ -81,6 +81,8 @@ class _Composer:
                     demand.stages[label] = allowed
         self.problems += [demand.problem(self.spec) for demand in launch.values() if not demand.met]
         draft.facts = {name: demand.value for name, demand in (problem | launch).items() if demand.met}
+        if draft.skeleton:
+            draft.facts |= draft.skeleton.facts
         self.serves(draft)
         self.rules(draft)
         self.build(draft)
@@ -220,6 +222,11 @@ class _Composer:
             if draft.facts.keys() | parameters.keys() >= set(entry.contract.facts()):
                 draft.stages[slot] = build_stage(entry, draft.facts, parameters)
         for stage in draft.stages.values():
+            contract = draft.entries[stage.slot][0].contract
+            unfit = contract.unfit(stage.stage)
+            if unfit:
+                blamed = tuple(parameter.name for parameter in contract.parameters[:1])
+                self.report((*draft.path, "stages", stage.slot, *blamed), unfit)
             for barrier in stage.barriers:
                 if barrier.transaction_bytes > MAX_TRANSACTION_BYTES:
                     wrong = (

@@ -124,6 +124,6 @@ def settings_that_fit(
         for value in parameter.allowed:
             other = build_stage(entry, facts, {**plan.parameters, parameter.name: value})
             regions = lay_out(other if stage is plan else stage for stage in stages)
-            if shared_bytes(regions) <= MAX_SHARED_BYTES:
+            if shared_bytes(regions) <= MAX_SHARED_BYTES and not entry.contract.unfit(other.stage):
                 fitting.append((parameter.name, value))
     return tuple(fitting)

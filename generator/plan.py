@@ -28,7 +28,7 @@ class VariantPlan:
     kernel_class, kernel_module: the skeleton's class. max_seq_len: None if the skeleton has no bound and
     the spec sets none. facts: problem, launch, max_seq_len and what the skeleton derives. stages: by slot,
     in the skeleton's order. kernel_fields: the plain values of the kernel class's fields, in their order:
-    all but the stages and `pdl`, with a region's name for its offset. min_arch: 90 for sm_90.
+    all but the stages and those with a default, with a region's name for its offset. min_arch: 90 for sm_90.
     """
 
     name: str
@@ -148,7 +148,9 @@ def _variant_plan(module: str, draft: VariantDraft) -> VariantPlan:
 def _kernel_fields(draft: VariantDraft, values: Mapping[str, Any]) -> dict[str, Any]:
     skeleton = draft.skeleton
     assert skeleton is not None
-    names = [f.name for f in dataclasses.fields(skeleton.kernel) if f.name not in (*skeleton.slots, "pdl")]
+    # Fields with a default are the host's to set: PDL, and whether there is a window.
+    given = [f.name for f in dataclasses.fields(skeleton.kernel) if f.default is dataclasses.MISSING]
+    names = [name for name in given if name not in skeleton.slots]
     where = f"{source_path(skeleton.kernel.__module__)}: {skeleton.kernel.__name__}"
     for name in names:
         if name not in values:

@@ -36,6 +36,18 @@ TEMPLATE = "module.py.j2"
 
 HOST = "variants.host"
 
+HELPERS = (
+    "prepare",
+    "split_kernel",
+    "split_forms",
+    "window_pages",
+    "default_splits",
+    "workspace_bytes",
+    "counters_bytes",
+    "allocate_scratch",
+)
+"""The other functions of `variants.host` that a generated module has."""
+
 TABLE = "VARIANTS"
 """The table of variants, which the generated module has in place of the host module's empty one."""
 
@@ -68,7 +80,7 @@ def render(plan: Plan, spec_name: str = "spec.yaml") -> dict[str, str]:
 def render_module(module: ModulePlan, spec_name: str = "spec.yaml") -> str:
     """The text of one generated module."""
     linker = Linker()
-    entry_points = [HOST_FUNCTION, "prepare", f"compile_{HOST_FUNCTION}", "split_kernel"]
+    entry_points = [*(f"{prefix}{HOST_FUNCTION}" for prefix in ("", "compile_")), *HELPERS]
     roots = [*_kernel_roots(module), *((HOST, name) for name in entry_points)]
     linked = linker.link(roots, provided=[TABLE])
     blocks = [_block(section) for section in linked.sections]

@@ -71,6 +71,7 @@ class Contract:
     requires: values that a fact of the problem or the launch must have, by the fact's name.
     shared: the regions of shared memory that a finished stage owns.
     barriers: the mbarriers that a finished stage completes.
+    unfit: why a finished stage cannot work although each of its values is allowed; None if it can.
     min_arch: the first architecture that has the stage's instructions (90 for sm_90).
     """
 
@@ -81,6 +82,7 @@ class Contract:
     requires: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     shared: Callable[[Any], tuple[Region, ...]] = lambda stage: ()
     barriers: Callable[[Any], tuple[Barrier, ...]] = lambda stage: ()
+    unfit: Callable[[Any], str | None] = lambda stage: None
     min_arch: int = 80
 
     def facts(self) -> tuple[str, ...]:

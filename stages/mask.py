@@ -24,21 +24,27 @@ from stages.ptx import select
 
 @dataclass(frozen=True)
 class KeyRange:
-    """The keys [first, last] that one row sees; none if last < first."""
+    """The keys [first, last] that one row sees; none if last < first. first: None for 0."""
 
-    first: Int32
+    first: Int32 | None
     last: Int32
 
     def sees(self, key):
         """Whether the row sees this key (an Int32 index into the request's cache entries)."""
+        if self.first is None:
+            return key <= self.last
         return (key >= self.first) & (key <= self.last)
 
     def sees_any(self, first_key, keys: int):
         """Whether the row sees one or more of `keys` keys from `first_key` on."""
+        if self.first is None:
+            return first_key <= self.last
         return (first_key <= self.last) & (first_key + (keys - 1) >= self.first)
 
     def sees_all(self, first_key, keys: int):
         """Whether the row sees each of `keys` keys from `first_key` on."""
+        if self.first is None:
+            return first_key + (keys - 1) <= self.last
         return (first_key >= self.first) & (first_key + (keys - 1) <= self.last)
 
 
@@ -58,6 +64,6 @@ class CausalMask:
         token = (row_group * ROWS + row_in_group) // self.heads_per_kv
         last = length - self.tokens + token
         if self.window is None:
-            return KeyRange(Int32(0), last)
+            return KeyRange(None, last)
         low = last - (self.window - 1)
         return KeyRange(select(low > 0, low, Int32(0)), last)

@@ -20,8 +20,10 @@ Contract
 
 from dataclasses import dataclass
 
+import cutlass.cute as cute
 from cutlass import Float32, Int32
 
+from stages.fragments import RowState, chunk_dim, chunks
 from stages.ptx import exp2, fma, maximum, mul, select, sub
 
 NEGATIVE_INFINITY = float("-inf")
@@ -72,16 +74,28 @@ def weighted_sum(factors, parts) -> Float32:
 
 
 @dataclass(frozen=True)
-class MergedUnits:
-    """One thread's share of a CTA's merged partials: some units of 4 head dims of one row.
+class RowUnits:
+    """One thread's share of one row's partial: some units of 4 head dims.
 
-    row: 0 .. 15 within the row group. unit, unit_stride: the thread has units unit, unit + unit_stride,
-    ... m, l: the row's, the same in all threads of the row. o: four FP32 values a unit.
+    row: within the rows that are exchanged. units: which units, ascending. m, l: the row's, the same in all
+    threads that share it. o: four FP32 values a unit.
     """
 
     row: Int32
-    unit: Int32
-    unit_stride: int
+    units: list[Int32]
     m: Float32
     l: Float32
     o: list[list[Float32]]
+
+
+def lane_units(state: RowState, half: int, row: Int32, head_dim: int) -> RowUnits:
+    """What a lane holds of one of its two rows (half 0: row g, 1: row g + 8) while a warp attends."""
+    quarter = cute.arch.lane_idx() % 4
+    units, parts = [], []
+    for chunk in range(chunks(head_dim)):
+        # The 4 pairs of a chunk are its 8 dims: two accumulator tiles a unit.
+        for unit in range(2):
+            pairs = range(4 * chunk + 2 * unit, 4 * chunk + 2 * unit + 2)
+            units.append(chunk_dim(chunk, quarter) // 4 + unit)
+            parts.append([state.o[4 * pair + 2 * half + e] for pair in pairs for e in range(2)])
+    return RowUnits(row, units, state.m[half], state.l[half], parts)

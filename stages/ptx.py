@@ -177,6 +177,34 @@ def shuffle_xor(value: Float32, lanes: int, *, loc=None, ip=None) -> Float32:
     return Float32(_asm(T.f32(), (Float32(value),), text, "=f,f", collective=True, loc=loc, ip=ip))
 
 
+@dsl_user_op
+def shuffle_index(value: Int32, lane: Int32, *, loc=None, ip=None) -> Int32:
+    """The value of lane `lane` of the warp."""
+    operands = (Int32(value), Int32(lane))
+    text = "shfl.sync.idx.b32 $0, $1, $2, 31, -1;"
+    return Int32(_asm(T.i32(), operands, text, "=r,r,r", collective=True, loc=loc, ip=ip))
+
+
+@dsl_user_op
+def load_matrices_transposed(row: Int32, *, loc=None, ip=None):
+    """`ldmatrix.x4.trans`: four 8 x 8 BF16 matrices from shared memory, transposed.
+
+    row: lane i gives the address of row i % 8 of matrix i // 8, 16 bytes, 16-byte aligned. Lane 4 g + t
+    receives, of each matrix, rows 2t and 2t+1 of column g, a BF16 pair.
+    """
+    types = [T.i32()] * 4
+    struct = llvm.StructType.get_literal(types)
+    text = "ldmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16 {$0, $1, $2, $3}, [$4];"
+    result = _asm(struct, (Int32(row),), text, "=r,=r,=r,=r,r", ordered=True, loc=loc, ip=ip)
+    return _fields(Int32, result, types, loc, ip)
+
+
+@dsl_user_op
+def warp_sync(*, loc=None, ip=None) -> None:
+    """Barrier of the 32 lanes of a warp; orders their memory accesses."""
+    _asm(None, (), "bar.warp.sync -1;", "", ordered=True, loc=loc, ip=ip)
+
+
 # ---- global memory -------------------------------------------------------------------------------
 
 
@@ -216,6 +244,33 @@ def store_global_i32(address: Int64, value: Int32, *, loc=None, ip=None) -> None
     _asm(None, operands, "st.global.b32 [$0], $1;", "l,r", ordered=True, loc=loc, ip=ip)
 
 
+@dsl_user_op
+def store_global_f32x2(address: Int64, values, *, loc=None, ip=None) -> None:
+    """Two FP32 values to global memory. Alignment: 8 bytes."""
+    operands = [Int64(address), *(Float32(v) for v in values)]
+    _asm(None, operands, "st.global.v2.b32 [$0], {$1, $2};", "l,f,f", ordered=True, loc=loc, ip=ip)
+
+
+@dsl_user_op
+def load_device_f32x2(address: Int64, *, loc=None, ip=None):
+    """Two FP32 values that other CTAs of the device have written. Alignment: 8 bytes.
+
+    Relaxed at device scope: it reads behind the L1 cache; an acquire before it gives the order.
+    """
+    types = [T.f32()] * 2
+    struct = llvm.StructType.get_literal(types)
+    text = "ld.relaxed.gpu.global.v2.b32 {$0, $1}, [$2];"
+    result = _asm(struct, (Int64(address),), text, "=f,=f,l", ordered=True, loc=loc, ip=ip)
+    return _fields(Float32, result, types, loc, ip)
+
+
+@dsl_user_op
+def count_arrival(address: Int64, *, loc=None, ip=None) -> Int32:
+    """Add 1 to a device-wide counter and return what it was; releases and acquires at device scope."""
+    text = "atom.acq_rel.gpu.global.add.u32 $0, [$1], 1;"
+    return Int32(_asm(T.i32(), (Int64(address),), text, "=r,l", ordered=True, loc=loc, ip=ip))
+
+
 # ---- shared memory -------------------------------------------------------------------------------
 
 
@@ -249,6 +304,58 @@ def store_shared_f32x2(address: Int32, values, *, loc=None, ip=None) -> None:
     operands = [Int32(address), *(Float32(v) for v in values)]
     text = "st.shared::cta.v2.b32 [$0], {$1, $2};"
     _asm(None, operands, text, "r,f,f", ordered=True, loc=loc, ip=ip)
+
+
+@dsl_user_op
+def load_shared_x4(address: Int32, *, loc=None, ip=None):
+    """Four 32-bit words from this CTA's shared memory. Alignment: 16 bytes."""
+    return _load_x4("shared::cta", Int32, Int32(address), loc, ip)
+
+
+@dsl_user_op
+def copy_async_16(shared: Int32, source: Int64, size: Int32, *, loc=None, ip=None) -> None:
+    """Begin to copy 16 bytes from global to shared memory, past the L1 cache. Alignment: 16 bytes.
+
+    Of the source only the first `size` bytes are read, 0 for none; the rest is filled with zeros.
+    """
+    operands = (Int32(shared), Int64(source), Int32(size))
+    text = "cp.async.cg.shared.global [$0], [$1], 16, $2;"
+    _asm(None, operands, text, "r,l,r", ordered=True, loc=loc, ip=ip)
+
+
+@dsl_user_op
+def copy_async_commit(*, loc=None, ip=None) -> None:
+    """Close this thread's group of copies."""
+    _asm(None, (), "cp.async.commit_group;", "", ordered=True, loc=loc, ip=ip)
+
+
+@dsl_user_op
+def copy_async_wait(pending: int, *, loc=None, ip=None) -> None:
+    """Wait until at most `pending` of this thread's latest groups are unfinished. A barrier for others."""
+    _asm(None, (), f"cp.async.wait_group {pending};", "", ordered=True, loc=loc, ip=ip)
+
+
+@dsl_user_op
+def copy_bulk(shared: Int32, source: Int64, size: int, barrier: Int32, *, loc=None, ip=None) -> None:
+    """Begin to copy `size` bytes from global to shared memory; they complete on the barrier. One thread.
+
+    Alignment and size: 16 bytes.
+    """
+    operands = (Int32(shared), Int64(source), Int32(barrier))
+    text = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes " f"[$0], [$1], {size}, [$2];"
+    _asm(None, operands, text, "r,l,r", ordered=True, loc=loc, ip=ip)
+
+
+@dsl_user_op
+def mbarrier_wait(barrier: Int32, parity: Int32, *, loc=None, ip=None) -> None:
+    """Wait for the phase of this parity of a barrier of this CTA; acquires."""
+    text = (
+        "{ .reg .pred done; "
+        "WAIT_${:uid}: "
+        "mbarrier.try_wait.parity.shared::cta.b64 done, [$0], $1; "
+        "@!done bra WAIT_${:uid}; }"
+    )
+    _asm(None, (Int32(barrier), Int32(parity)), text, "r,r", ordered=True, loc=loc, ip=ip)
 
 
 # ---- the cluster's shared memory, and its barriers -------------------------------------------------
@@ -295,10 +402,14 @@ def mbarrier_init_fence(*, loc=None, ip=None) -> None:
 
 
 @dsl_user_op
-def mbarrier_arrive_expect(barrier: Int32, transaction_bytes: int, *, loc=None, ip=None) -> None:
+def mbarrier_arrive_expect(barrier: Int32, transaction_bytes: Int32 | int, *, loc=None, ip=None) -> None:
     """Arrive once and expect `transaction_bytes` more bytes in this phase."""
-    text = f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], {transaction_bytes};"
-    _asm(None, (Int32(barrier),), text, "r", ordered=True, loc=loc, ip=ip)
+    opcode = "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0]"
+    if isinstance(transaction_bytes, int):
+        text, operands = f"{opcode}, {transaction_bytes};", (Int32(barrier),)
+    else:
+        text, operands = f"{opcode}, $1;", (Int32(barrier), Int32(transaction_bytes))
+    _asm(None, operands, text, ",".join("r" * len(operands)), ordered=True, loc=loc, ip=ip)
 
 
 @dsl_user_op

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64
+from cutlass import Boolean, Float32, Int32, Int64
 
 from stages.fragments import PageFragments, RowState
 from stages.mask import KeyRange
 from stages.pages.walk import PageWalk
-from stages.partial import MergedUnits
+from stages.partial import RowUnits
 
 
 class Pages(Protocol):
@@ -38,6 +38,34 @@ class Pages(Protocol):
         pages: PageFragments,
     ) -> None:
         """Hand over a step's fragments, and go on loading."""
+
+
+class Ring(Protocol):
+    """Brings a CTA's pages through shared memory into the registers of all of its warps."""
+
+    @property
+    def v_columns(self) -> bool:
+        """How it hands over V: see `stages.fragments.PageFragments`."""
+
+    def open(self, region: Int32) -> None:
+        """Get ready, before the first copy."""
+
+    def start(self, walk: PageWalk, live: Int32, region: Int32) -> Any:
+        """Begin to copy the walk's first pages."""
+
+    def take(
+        self,
+        walk: PageWalk,
+        live: Int32,
+        step: Int32,
+        region: Int32,
+        state: Any,
+        pages: PageFragments,
+    ) -> None:
+        """Hand over a step's fragments, and go on copying."""
+
+    def close(self) -> None:
+        """After the last step: nothing is in flight any more."""
 
 
 class Scores(Protocol):
@@ -74,33 +102,41 @@ class Values(Protocol):
     def accumulate(
         self,
         weights: cute.Tensor,
-        v: cute.Tensor,
+        pages: PageFragments,
         first_keys: list[Int32],
         visible: tuple[KeyRange, KeyRange],
         o: cute.Tensor,
     ) -> None:
         """Add one step's weighted values to the output."""
 
+    def finish(self, o: cute.Tensor, v_columns: bool) -> None:
+        """Complete the output after the last step."""
+
 
 class WarpMerge(Protocol):
     """The partials of a CTA's warps become one partial a row."""
 
-    def merge(self, region: Int32, state: RowState) -> MergedUnits:
+    def merge(self, region: Int32, state: RowState) -> RowUnits:
         """Merge; returns the calling thread's share."""
 
 
 class Push(Protocol):
-    """Each CTA's rows travel to the ranks that own them."""
+    """The CTAs' rows travel to the ranks that own them."""
 
-    @property
-    def rows_per_rank(self) -> int:
-        """How many consecutive rows of a row group each rank owns."""
+    def rows_per_rank(self, rows: int) -> int:
+        """How many consecutive rows of an exchange each rank owns."""
 
     def open(self, arrived: Int32) -> None:
         """Get ready to receive."""
 
-    def send(self, region: Int32, arrived: Int32, rank: Int32, merged: MergedUnits) -> None:
-        """Send the calling thread's share."""
+    def expect(self, arrived: Int32, rows: int) -> None:
+        """Announce the exchange."""
+
+    def meet(self) -> None:
+        """Wait until all ranks are ready to receive."""
+
+    def send(self, region: Int32, arrived: Int32, rank: Int32, mine: RowUnits, rows: int) -> None:
+        """Send the calling thread's share of one row."""
 
     def wait(self, arrived: Int32) -> None:
         """Wait for what all ranks sent."""
@@ -109,7 +145,26 @@ class Push(Protocol):
 class ClusterMerge(Protocol):
     """The ranks' partials of an owned row become one."""
 
-    def merge(self, region: Int32, row: Int32) -> tuple[Float32, list[Float32]]:
+    def merge(self, region: Int32, row: Int32) -> tuple[Float32, Float32, list[Float32]]:
+        """(m, l, the lane's dims of o) over the cluster's keys."""
+
+
+class GridMerge(Protocol):
+    """The clusters' partials of a row become one."""
+
+    def deposit(
+        self,
+        row: Int64,
+        counter: Int64,
+        cluster: Int32,
+        clusters: Int32,
+        m: Float32,
+        l: Float32,
+        o: list[Float32],
+    ) -> Boolean:
+        """Leave a cluster's partial of a row; whether it was the last."""
+
+    def collect(self, row: Int64, clusters: Int32) -> tuple[Float32, list[Float32]]:
         """(l, the lane's dims of o) over all keys."""
 
 
@@ -145,12 +200,14 @@ SLOTS: dict[str, Slot] = {
     slot.name: slot
     for slot in (
         Slot("pages", Pages),
+        Slot("ring", Ring),
         Slot("scores", Scores),
         Slot("softmax", Softmax),
         Slot("values", Values),
         Slot("warp_merge", WarpMerge),
         Slot("push", Push),
         Slot("cluster_merge", ClusterMerge),
+        Slot("grid_merge", GridMerge),
         Slot("epilogue", Epilogue),
     )
 }

@@ -5,6 +5,9 @@ import torch
 
 from tests.device import ARCHITECTURES, compile_kernel, run
 
+# The tensors of tests on the CPU are small, and threads that share a core wait for each other.
+torch.set_num_threads(1)
+
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what needs a GPU itself, `@pytest.mark.cuda("what it needs of it")`, where there is none."""

@@ -88,6 +88,13 @@ class Out:
     shape: tuple[int, ...]
 
 
+@dataclass(frozen=True, eq=False)
+class Scratch:
+    """Memory that the kernel reads and writes, and what it holds before; it comes back as an output."""
+
+    before: np.ndarray
+
+
 def out(dtype, *shape: int) -> Out:
     """An output array of this type and shape."""
     return Out(dtype, shape)
@@ -135,7 +142,8 @@ def compile_kernel(kernel: MicroKernel, arch: str) -> Compiled:
 def run(kernel: MicroKernel, arguments: list) -> list[np.ndarray]:
     """Run a micro-kernel on the GPU, or on the emulator where there is none, and return its outputs.
 
-    arguments: those of `__call__`, without the stream: NumPy arrays (inputs), `Out` and plain numbers.
+    arguments: those of `__call__`, without the stream: NumPy arrays (inputs), `Out`, `Scratch` and plain
+    numbers.
 
     Runs twice, over outputs that hold zeros and then ones in every bit: equal bits show that each output was
     written whole and that the kernel is deterministic. Inputs must come out untouched. On the emulator all
@@ -167,6 +175,8 @@ def _run_on_gpu(kernel: MicroKernel, arguments: list, fill: int) -> list[np.ndar
         data = tensor.cpu().numpy()
         if isinstance(argument, Out):
             outputs.append(data.view(argument.dtype).reshape(argument.shape))
+        elif isinstance(argument, Scratch):
+            outputs.append(data.view(argument.before.dtype).reshape(argument.before.shape))
         else:
             assert data.tobytes() == argument.tobytes(), f"{kernel} wrote to an input"
     return outputs
@@ -188,7 +198,8 @@ def _run_on_emulator(kernel: MicroKernel, arguments: list, fill: int) -> list[np
         unwritten=written,
         seed=None if fill == 0 else fill,
     )
-    return [array for argument, array in zip(arguments, given, strict=True) if isinstance(argument, Out)]
+    pairs = zip(arguments, given, strict=True)
+    return [array for argument, array in pairs if isinstance(argument, Out | Scratch)]
 
 
 def _with_kinds(kernel: MicroKernel, arguments: list) -> list[tuple]:
@@ -196,19 +207,22 @@ def _with_kinds(kernel: MicroKernel, arguments: list) -> list[tuple]:
 
 
 def _on_cpu(argument, fill: int) -> np.ndarray:
-    """An input that may not be written to, or an output whose bytes are all `fill`."""
+    """An input that may not be written to, scratch, or an output whose bytes are all `fill`."""
     if isinstance(argument, Out):
         count = int(np.prod(argument.shape)) * np.dtype(argument.dtype).itemsize
         return np.full(count, fill, np.uint8).view(argument.dtype).reshape(argument.shape)
+    if isinstance(argument, Scratch):
+        return argument.before.copy()
     data = np.ascontiguousarray(argument).copy()
     data.flags.writeable = False
     return data
 
 
 def _on_gpu(argument, fill: int) -> torch.Tensor:
-    """The bytes of an input, or an output's bytes all `fill`, in an allocation of exactly that size."""
+    """The bytes of an input or scratch, or an output's, all `fill`, in an allocation of exactly that size."""
     if isinstance(argument, Out):
         count = int(np.prod(argument.shape)) * np.dtype(argument.dtype).itemsize
         return torch.full((count,), fill, dtype=torch.uint8, device="cuda")
-    data = np.ascontiguousarray(argument).reshape(-1).view(np.uint8)
+    held = argument.before if isinstance(argument, Scratch) else argument
+    data = np.ascontiguousarray(held).reshape(-1).view(np.uint8)
     return torch.from_numpy(data.copy()).cuda()

@@ -28,6 +28,16 @@ def fold_page(columns: np.ndarray) -> np.ndarray:
     return np.stack(words)
 
 
+def fold_page_columns(columns: np.ndarray) -> np.ndarray:
+    """As `fold_page`, for V in columns: pair j is slots 2t and 2t + 1 of a tile, of dim 8 j + g."""
+    words = []
+    for tile in range(len(columns) // 8):
+        for j in range(8):
+            low, high = (columns[8 * tile + 2 * T + e, 8 * j + G].astype(np.uint32) for e in range(2))
+            words.append(low | (high << 16))
+    return np.stack(words)
+
+
 def fold_weights(weights: np.ndarray) -> np.ndarray:
     """[16, keys] BF16 bits -> A fragments of m16n8k16, [4 a page of 16 keys, lane] pairs."""
     words = []
@@ -78,6 +88,11 @@ def unfold_output(registers: np.ndarray) -> np.ndarray:
     for i, register in enumerate(registers):
         o[G + 8 * (i % 4 // 2), dims_of_pair(i // 4, i % 2)] = register
     return o
+
+
+def fold_output_columns(o: np.ndarray) -> np.ndarray:
+    """[16, 64] -> an accumulator while V comes in columns: tile j has dims 8 j + 2t and 8 j + 2t + 1."""
+    return np.stack([o[G + 8 * (i // 2), 8 * j + 2 * T + i % 2] for j in range(8) for i in range(4)])
 
 
 def fold_rows(values: np.ndarray) -> np.ndarray:

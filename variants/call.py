@@ -8,35 +8,47 @@ Contract
 
 import math
 import numbers
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from stages.partial import PartialRecord
+
 MAX_KV_HEADS = 65535
 """KV heads of a launch: the y extent of a grid (CUDA C++ Programming Guide, technical specifications)."""
+
+MAX_WINDOW = 1 << 30
+"""A window that holds every key of a request; differences of key numbers stay within 32 bits."""
 
 
 @dataclass(frozen=True)
 class Call:
     """What one launch is given, in the order of the kernel's parameters.
 
-    tensors: q, gate, kv_cache, block_table, seq_lens, out. strides: in bytes; of a token in q, gate and out,
-    of a page and a KV head in the cache, of a request in the table. columns: of the table.
+    tensors: q, gate, kv_cache, block_table, seq_lens, out, and workspace and counters of a kernel that
+    splits. strides: in bytes; of a token in q, gate and out, of a page and a KV head in the cache, of a
+    request in the table. integers: columns of the table, and the window of a kernel that splits. numbers:
+    scale * log2(e), eps.
+    extent: what the launch shape depends on: requests, KV heads, and z slices of a kernel that splits.
     """
 
     tensors: tuple[torch.Tensor, ...]
     strides: tuple[int, ...]
-    columns: int
-    requests: int
-    kv_heads: int
-    scale_log2: float
-    eps: float
+    integers: tuple[int, ...]
+    numbers: tuple[float, ...]
+    extent: tuple[int, ...]
 
     @property
     def out(self) -> torch.Tensor:
         """Where the result goes."""
-        return self.tensors[-1]
+        return self.tensors[5]
+
+    @property
+    def requests(self) -> int:
+        """How many requests there are."""
+        return self.extent[0]
 
 
 def bind(
@@ -51,8 +63,14 @@ def bind(
     max_seq_len: int,
     scale: float,
     eps: float,
+    window: int | None,
+    splits: Callable[[int], int] | None,
+    scratch: tuple[torch.Tensor | None, torch.Tensor | None],
 ) -> Call:
     """Check the arguments of a call (shapes and types as the entry point documents them).
+
+    splits: given the KV heads, the z slices of a launch; None where no request is ever split. scratch:
+    workspace and counters.
 
     Raises TypeError for what is no tensor, and ValueError for what cannot be served.
     """
@@ -79,15 +97,59 @@ def bind(
         f"out must not overlap itself: its token stride must be >= {width}, got {out_stride}",
     )
     rows = tuple(2 * stride for stride in (q_stride, gate_stride, out_stride))
-    return Call(
-        tensors=(q, gate, kv_cache, block_table, seq_lens, out),
-        strides=(*rows, 2 * page_stride, 2 * head_stride, 4 * table_stride),
-        columns=columns,
-        requests=requests,
-        kv_heads=kv_heads,
-        scale_log2=_check_number("scale", scale) * math.log2(math.e),
-        eps=_check_number("eps", eps, least=0),
+    tensors, integers, extent = (
+        (q, gate, kv_cache, block_table, seq_lens, out),
+        (columns,),
+        (requests, kv_heads),
     )
+    if kernel.splits:
+        slices = 1 if splits is None else splits(kv_heads)
+        # Where no request is ever split the scratch memory is not touched: any address will do.
+        held = (out, seq_lens)
+        if splits is not None:
+            held = _check_scratch(kernel, *scratch, *extent, slices, device)
+        tensors = (*tensors, *held)
+        integers = (*integers, min(window or MAX_WINDOW, MAX_WINDOW))
+        extent = (*extent, slices)
+    return Call(
+        tensors=tensors,
+        strides=(*rows, 2 * page_stride, 2 * head_stride, 4 * table_stride),
+        integers=integers,
+        numbers=(_check_number("scale", scale) * math.log2(math.e), _check_number("eps", eps, least=0)),
+        extent=extent,
+    )
+
+
+def scratch_bytes(kernel: Any, requests: int, kv_heads: int, num_splits: int) -> tuple[int, int]:
+    """Bytes of the workspace and of the counters: a record a row and cluster, a uint32 a row.
+
+    The counters are padded to 16 bytes.
+    """
+    rows = requests * kv_heads * kernel.rows
+    clusters = kernel.row_groups * num_splits
+    return rows * clusters * PartialRecord(kernel.head_dim).bytes, -(-4 * rows // 16) * 16
+
+
+def _check_scratch(kernel, workspace, counters, requests, kv_heads, num_splits, device):
+    sizes = scratch_bytes(kernel, requests, kv_heads, num_splits)
+    for name, tensor, size in zip(("workspace", "counters"), (workspace, counters), sizes, strict=True):
+        if tensor is None:
+            raise ValueError(
+                f"{name} is needed, {size} bytes (R={requests}, H={kv_heads}, num_splits={num_splits}): this "
+                "deployment splits long requests over clusters; allocate_scratch() makes both"
+            )
+        _check_tensor(name, tensor, device)
+        held = tensor.numel() * tensor.element_size()
+        require(tensor.is_contiguous(), f"{name} must be contiguous, got {_describe(tensor)}")
+        require(
+            held >= size,
+            f"{name} must have >= {size} bytes (R={requests}, H={kv_heads}, num_splits={num_splits}), "
+            f"got {held}",
+        )
+        _check_alignment(name, tensor)
+    require(workspace.dtype == torch.uint8, f"workspace must be uint8, got {workspace.dtype}")
+    require(counters.dtype == torch.int32, f"counters must be int32, got {counters.dtype}")
+    return workspace, counters
 
 
 def require(condition: bool, message: str) -> None:

@@ -14,7 +14,6 @@ Contract
     A request of length 0 gets rows of zeros, and so do rows without a key.
 """
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,55 +22,28 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 
-from stages.fragments import ROWS, PageFragments, RowState
+from stages.fragments import ROWS, RowState
 from stages.mask import CausalMask
 from stages.pages.walk import PageWalk
-from stages.ptx import griddep_launch_dependents, griddep_wait, load_global_i32, select
+from stages.ptx import griddep_launch_dependents, griddep_wait, load_global_i32
+from variants.kernel import AttentionKernel
 
 
-@dataclass(frozen=True)
-class ClusterKernel:
-    """One compiled form of the cluster kernel; every field is known at compile time.
+@dataclass(frozen=True, kw_only=True)
+class ClusterKernel(AttentionKernel):
+    """One compiled form of the cluster kernel.
 
-    steps: steps of pages_per_step pages that a warp needs at most. The offsets are bytes from the start of
-    a CTA's dynamic shared memory, shared_bytes its size. pdl: launched with programmatic dependent launch.
+    steps: steps that a warp needs at most. The offsets are bytes from the start of a CTA's dynamic shared
+    memory, shared_bytes its size.
     """
 
-    name: str
-    head_dim: int
-    heads_per_kv: int
-    tokens: int
-    page_size: int
-    cluster: int
-    warps: int
-    pages_per_step: int
     steps: int
     warp_partials: int
     rank_partials: int
     arrived: int
     shared_bytes: int
     pages: Any
-    scores: Any
-    softmax: Any
-    values: Any
     warp_merge: Any
-    push: Any
-    cluster_merge: Any
-    epilogue: Any
-    pdl: bool = False
-
-    def __str__(self) -> str:
-        """The name that CuTe DSL makes part of the kernel's entry name."""
-        return self.name
-
-    def with_pdl(self) -> "ClusterKernel":
-        """The same kernel, launched with programmatic dependent launch."""
-        return dataclasses.replace(self, pdl=True)
-
-    @property
-    def row_groups(self) -> int:
-        """Row groups of one request and KV head."""
-        return self.tokens * self.heads_per_kv // ROWS
 
     def grid(self, requests, kv_heads):
         """The launch's extent in CTAs; it depends on nothing else."""
@@ -93,10 +65,10 @@ class ClusterKernel:
         head_stride: Int64,
         table_stride: Int64,
         columns: Int32,
-        requests: Int32,
-        kv_heads: Int32,
         scale_log2: Float32,
         eps: Float32,
+        requests: Int32,
+        kv_heads: Int32,
         stream: cuda.CUstream,
     ):
         """Launch for `requests` requests and `kv_heads` KV heads.
@@ -150,14 +122,17 @@ class ClusterKernel:
         eps: Float32,
     ):
         """One CTA: attend some pages for one row group, then finish the rows that this rank owns."""
-        lane, warp = cute.arch.lane_idx(), cute.arch.warp_idx()
+        warp = cute.arch.warp_idx()
         block, kv_head, _ = cute.arch.block_idx()
         rank = block % self.cluster
         row_group = block // self.cluster % self.row_groups
         request = block // (self.cluster * self.row_groups)
+        first_row = row_group * ROWS
         shared = cute.arch.get_dyn_smem(cutlass.Uint8, alignment=16).toint()
+        arrived, rank_partials = shared + self.arrived, shared + self.rank_partials
 
-        self.push.open(shared + self.arrived)
+        self.push.open(arrived)
+        self.push.expect(arrived, ROWS)
         if cutlass.const_expr(self.pdl):
             griddep_launch_dependents()
             griddep_wait()
@@ -173,54 +148,32 @@ class ClusterKernel:
             stride=self.cluster * self.warps,
         )
         incoming = self.pages.begin(walk)
-        first_row = row_group * ROWS
-        query = self.scores.load_query(
-            self.row(q, q_stride, request, kv_head, first_row + lane // 4),
-            self.row(q, q_stride, request, kv_head, first_row + lane // 4 + ROWS // 2),
-        )
+        query = self.load_query(q, q_stride, request, kv_head, row_group)
+        owned_rows = self.owned_rows(rank, ROWS)
         gates = [
             self.epilogue.load_gate(self.row(gate, gate_stride, request, kv_head, first_row + row))
-            for _, row in self.owned_rows(rank, warp)
+            for _, row in owned_rows
         ]
 
         state = RowState.empty(self.head_dim)
-        pages = PageFragments.empty(self.pages_per_step, self.page_size, self.head_dim)
+        pages = self.empty_pages()
         visible = CausalMask(self.tokens, self.heads_per_kv).key_ranges(length, row_group)
         live = walk.pages(length, self.page_size)
         self.pages.start(walk, live, self.steps == 1, incoming)
         for step in cutlass.range_constexpr(self.steps):
             if step * self.pages_per_step < live:
                 self.pages.take(walk, live, Int32(step), step + 1 == self.steps, incoming, pages)
-                first_keys = [
-                    walk.page(step * self.pages_per_step + p) * self.page_size
-                    for p in range(self.pages_per_step)
-                ]
-                scores = self.scores.scores(query, pages.k)
-                weights = self.softmax.weigh(scores, first_keys, visible, scale_log2, state, step == 0)
-                self.values.accumulate(weights, pages.v, first_keys, visible, state.o)
+                numbers = walk.step(step, self.pages_per_step)
+                self.attend(query, pages, numbers, visible, scale_log2, state, step == 0)
         self.softmax.finish(state)
 
         merged = self.warp_merge.merge(shared + self.warp_partials, state)
-        self.push.send(shared + self.rank_partials, shared + self.arrived, rank, merged)
+        self.push.meet()
+        self.push.send(rank_partials, arrived, rank, merged, ROWS)
 
-        for i, (owned, row) in enumerate(self.owned_rows(rank, warp)):
-            if owned < self.push.rows_per_rank:
-                self.push.wait(shared + self.arrived)
-                l, o = self.cluster_merge.merge(shared + self.rank_partials, owned)
+        for i, (owned, row) in enumerate(owned_rows):
+            if owned < self.push.rows_per_rank(ROWS):
+                self.push.wait(arrived)
+                _, l, o = self.cluster_merge.merge(rank_partials, owned)
                 out_row = self.row(out, out_stride, request, kv_head, first_row + row)
                 self.epilogue.store(out_row, l, o, gates[i], eps)
-
-    def owned_rows(self, rank, warp):
-        """The rows that a warp finishes: (number among the rank's rows, row of the row group).
-
-        Warps in excess get numbers past the rank's last, and its last row, which they may read.
-        """
-        rows = self.push.rows_per_rank
-        owned = [warp + first for first in range(0, rows, self.warps)]
-        return [(n, rank * rows + select(n < rows, n, Int32(rows - 1))) for n in owned]
-
-    def row(self, base, stride, request, kv_head, row):
-        """Address of one of a request's rows (token * heads_per_kv + query head) in q, gate or out."""
-        token, head = row // self.heads_per_kv, row % self.heads_per_kv
-        column = (kv_head * self.heads_per_kv + head) * self.head_dim * 2
-        return base + Int64(request * self.tokens + token) * stride + Int64(column)

@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stages.contract import MAX_CLUSTER_SIZE
+from stages.fragments import ROWS
 from variants.cluster import ClusterKernel
+from variants.split import SplitKernel
 
 Facts = Mapping[str, Any]
 
@@ -57,7 +59,8 @@ class Skeleton:
     name: what `spec.yaml` calls it. kernel: the class. slots: the slots to fill, in the order of the data.
     launch: the fields of `launch`. windows: whether it can serve a sliding window. bounded: whether it
     serves contexts up to a length that `serves: max_seq_len` must give. requires: values that a fact must
-    have, by its name, because the kernel was shown to work with these. derive: given the facts of the
+    have, by its name, because the kernel was shown to work with these. facts: what the kernel itself decides
+    and stages may need. derive: given the facts of the
     problem, the launch and `max_seq_len`, the facts that the kernel class needs besides. rules: what has to
     hold between facts.
     """
@@ -70,6 +73,7 @@ class Skeleton:
     windows: bool
     bounded: bool
     requires: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    facts: Mapping[str, int] = field(default_factory=dict)
     derive: Callable[[Facts], Mapping[str, int]] = lambda facts: {}
     rules: tuple[Rule, ...] = ()
 
@@ -125,8 +129,46 @@ SKELETONS: Mapping[str, Skeleton] = {
             windows=False,
             bounded=True,
             requires={"tokens": (8,)},
+            facts={"exchange_rows": ROWS},
             derive=lambda facts: {"steps": _cluster_steps(facts)},
             rules=(Rule(("max_seq_len", "page_size", "cluster", "warps", "pages_per_step"), _few_steps),),
+        ),
+        Skeleton(
+            name="split",
+            kernel=SplitKernel,
+            summary="long contexts and windows: a request's pages spread over several clusters",
+            slots=(
+                "pages",
+                "ring",
+                "scores",
+                "softmax",
+                "values",
+                "warp_merge",
+                "push",
+                "cluster_merge",
+                "grid_merge",
+                "epilogue",
+            ),
+            launch=(
+                LaunchField(
+                    "cluster",
+                    tuple(range(1, MAX_CLUSTER_SIZE + 1)),
+                    "CTAs of a cluster",
+                    limit=f"a cluster has at most {MAX_CLUSTER_SIZE} CTAs",
+                ),
+                LaunchField("warps", (4,), "warps of a CTA, one for each row group"),
+                LaunchField("pages_per_step", (1, 2), "pages that a warp attends at once", 1),
+                LaunchField(
+                    "short_rounds",
+                    tuple(range(1, 65)),
+                    "pages a warp of one cluster, up to which one cluster attends a request alone",
+                    8,
+                ),
+            ),
+            windows=True,
+            bounded=True,
+            requires={"tokens": (8,), "heads_per_kv": (8,)},
+            facts={"exchange_rows": 64},
         ),
     )
 }

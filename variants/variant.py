@@ -22,6 +22,26 @@ class Variant:
     max_seq_len: int
     windows: bool
 
+    def never_splits(self, max_seq_len: int, window: int | None) -> bool:
+        """Whether no request of a deployment is ever spread over several clusters."""
+        kernel = self.kernel
+        if not kernel.splits:
+            return True
+        pages = -(-max_seq_len // kernel.page_size)
+        if window is not None:
+            pages = min(pages, most_window_pages(window, kernel.tokens, kernel.page_size))
+        return bool(pages <= kernel.short_pages)
+
     def serves(self, max_seq_len: int, window: int | None) -> bool:
         """Whether a deployment may use this variant."""
         return max_seq_len <= self.max_seq_len and (window is None or self.windows)
+
+
+def most_window_pages(window: int, tokens: int, page_size: int) -> int:
+    """The most pages from row 0's first visible key to a request's last.
+
+    The rows of a request see window + tokens - 1 keys together, and those may begin in the last slot of a
+    page.
+    """
+    keys = window + tokens - 1
+    return (keys - 2) // page_size + 2 if keys > 1 else 1

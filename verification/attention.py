@@ -12,14 +12,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 TOKENS = 8
 HEADS_PER_KV = 8
 HEAD_DIM = 64
 PAGE_SIZE = 16
+
+ROW_GROUP = 16
+"""Rows that one warp attends."""
+
+KEYS_AT_ONCE = 2**20
+"""Keys of one request's KV heads that the reference attends at a time: 0.5 GiB for each of its numbers."""
 
 FLUSHED = 8 * 2.0**-126
 """Outputs below this may be zero: a sigmoid below 2**-126 is flushed, and a normalised value is at most 8."""
@@ -27,9 +35,10 @@ FLUSHED = 8 * 2.0**-126
 
 @dataclass(frozen=True)
 class Partition:
-    """Which warp attends which page: warp w of cluster * warps takes pages w, w + cluster * warps, ...
+    """Which pages a step attends, and which steps share a running maximum: of the cluster kernel.
 
-    A warp attends pages_per_step of them per step, relative to one maximum, which runs on from step to step.
+    Pages are counted from the first that row 0 sees. Warp w of cluster * warps takes pages w, w + cluster *
+    warps, ..., pages_per_step of them per step, relative to one maximum, which runs on from step to step.
     """
 
     cluster: int
@@ -40,6 +49,49 @@ class Partition:
     def stride(self) -> int:
         """Warps that share a request's pages, and so the distance between the pages of one warp."""
         return self.cluster * self.warps
+
+    def steps(self, count: int, device: Any = None) -> Tensor:
+        """[shares, steps, pages_per_step]: the pages of each step, of a request that needs `count` pages.
+
+        A share is what one running maximum goes through, in the order of its steps. Where a step has fewer
+        pages, and where a share has fewer steps, stands `count`.
+        """
+        steps = max(1, math.ceil(count / (self.stride * self.pages_per_step)))
+        pages = torch.arange(steps * self.pages_per_step * self.stride, device=device)
+        return pages.clamp(max=count).view(-1, self.stride).T.unflatten(1, (steps, -1))
+
+
+@dataclass(frozen=True)
+class SplitPartition(Partition):
+    """Which pages a step attends, and which steps share a running maximum: of the split kernel.
+
+    A request that needs at most short_rounds pages a warp of one cluster is attended as the cluster kernel
+    does it. Of a longer one that needs n pages, share i of s takes pages n * i // s to n * (i + 1) // s in
+    order, with s = cluster * row groups * num_splits.
+    """
+
+    short_rounds: int
+    num_splits: int
+
+    @property
+    def short_pages(self) -> int:
+        """The most pages that a short request needs."""
+        return self.short_rounds * self.stride
+
+    @property
+    def shares(self) -> int:
+        """Shares of a long request, one for each CTA."""
+        return self.cluster * (TOKENS * HEADS_PER_KV // ROW_GROUP) * self.num_splits
+
+    def steps(self, count: int, device: Any = None) -> Tensor:
+        """See `Partition.steps`."""
+        if count <= self.short_pages:
+            return super().steps(count, device)
+        bounds = count * torch.arange(self.shares + 1, device=device) // self.shares
+        steps = math.ceil(count / self.shares / self.pages_per_step)
+        pages = bounds[:-1, None] + torch.arange(steps * self.pages_per_step, device=device)
+        pages = torch.where(pages < bounds[1:, None], pages, count)
+        return pages.unflatten(1, (steps, self.pages_per_step))
 
 
 def round_bf16(x: Tensor) -> Tensor:
@@ -67,22 +119,6 @@ def visible_keys(seq_lens: Tensor, keys: int, window: int | None) -> Tensor:
     return seen if window is None else seen & (key > last - window)
 
 
-def gather(kv_cache: Tensor, block_table: Tensor, visible: Tensor) -> Tensor:
-    """Each request's K and V side by side, [R, H, keys, 128] float64.
-
-    A page that no row sees is replaced by page 0.
-    """
-    requests, _, keys = visible.shape
-    pages = keys // PAGE_SIZE
-    needed = visible.any(1).unflatten(1, (pages, PAGE_SIZE)).any(2)
-    entries = torch.zeros(requests, pages, dtype=torch.long, device=block_table.device)
-    columns = min(pages, block_table.shape[1])
-    assert not needed[:, columns:].any(), "a row sees a key beyond the block table"
-    entries[:, :columns] = block_table[:, :columns]
-    entries = torch.where(needed, entries, 0)
-    return kv_cache[entries].to(torch.float64).permute(0, 2, 1, 3, 4).flatten(2, 3)
-
-
 def attention(
     q: Tensor,
     kv_cache: Tensor,
@@ -95,42 +131,60 @@ def attention(
 ) -> Tensor:
     """bf16(o / l): attention of the 8 verified tokens of each request, as the plain epilogue stores it.
 
-    A row without a key is zeros; a NaN that a row sees makes it NaN, and no other row.
+    A row without a key is zeros; a NaN that a row sees makes it NaN, and no other row. Only the pages that a
+    row sees are read, some KV heads of a request at a time.
     """
     requests, kv_heads = len(seq_lens), kv_cache.shape[1]
-    a_step = partition.stride * partition.pages_per_step * PAGE_SIZE
-    keys = max(1, math.ceil(int(seq_lens.max()) / a_step)) * a_step
-    visible = visible_keys(seq_lens, keys, window)
-    kv = gather(kv_cache, block_table, visible)
-    k, v = kv[..., :HEAD_DIM], kv[..., HEAD_DIM:]
     query = q.reshape(requests, TOKENS, kv_heads, HEADS_PER_KV, HEAD_DIM).to(torch.float64)
-    rows = [
-        _attend(query[:, t], k, v, visible[:, t, None], log2_scale(scale), partition) for t in range(TOKENS)
-    ]
-    shape = (requests * TOKENS, kv_heads * HEADS_PER_KV, HEAD_DIM)
-    return round_bf16(torch.stack(rows, 1).reshape(shape))
+    out = torch.zeros_like(query)
+    for r, length in enumerate(seq_lens.tolist()):
+        first = first_page(length, window)
+        end = math.ceil(length / PAGE_SIZE)
+        if first == end:
+            continue
+        assert end <= block_table.shape[1], "a row sees a key beyond the block table"
+        entries = block_table[r, first:end].long()
+        seen = visible_keys(seq_lens[r : r + 1], end * PAGE_SIZE, window)[0, :, first * PAGE_SIZE :]
+        steps = partition.steps(end - first, q.device)
+        at_once = max(1, KEYS_AT_ONCE // seen.shape[1])
+        for heads in (slice(h, h + at_once) for h in range(0, kv_heads, at_once)):
+            kv = kv_cache[entries, heads].to(torch.float64).transpose(0, 1).flatten(1, 2)
+            rows = query[r, :, heads].transpose(0, 1)
+            out[r, :, heads] = _attend(rows, kv, seen, log2_scale(scale), steps).transpose(0, 1)
+    return round_bf16(out.reshape(requests * TOKENS, kv_heads * HEADS_PER_KV, HEAD_DIM))
 
 
-def _attend(q, k, v, seen, factor, partition):
-    """o / l of one token of all requests, [R, H, heads, dim].
+def first_page(length: int, window: int | None) -> int:
+    """The page of the first key that row 0 sees; page 0 if it sees none."""
+    return 0 if window is None else max(0, length - TOKENS - window + 1) // PAGE_SIZE
 
-    q: [R, H, heads, dim]. k, v: [R, H, keys, dim]. seen: [R, 1, keys].
+
+def _attend(q, kv, seen, factor, steps):
+    """o / l of one request, [H, tokens, heads, dim].
+
+    q: [H, tokens, heads, dim]. kv: [H, keys, 2 dim]. seen: [tokens, keys]. steps: see `Partition.steps`.
     """
-    v = torch.where(seen[..., None], v, 0.0)
-    scores = torch.where(seen[:, :, None], (q @ k.mT) * factor, -math.inf)
-    # The keys of a request in order are [step, page of the step, warp, slot].
-    by_warp = scores.unflatten(-1, (-1, partition.pages_per_step, partition.stride, PAGE_SIZE))
-    tops = torch.where(by_warp.isnan(), -math.inf, by_warp).amax((-3, -1))
-    m = tops.cummax(-2).values
-    relative_to = _base(m)[..., :, None, :, None].expand_as(by_warp).flatten(-4)
-    weights = torch.exp2(scores - relative_to)
-    rounded = round_bf16(weights)
+    k, v = kv[..., :HEAD_DIM], kv[..., HEAD_DIM:]
+    scores = (q.flatten(1, 2) @ k.mT * factor).unflatten(1, q.shape[1:3])
+    scores = torch.where(seen[:, None], scores, -math.inf)
+    by_page = scores.unflatten(-1, (-1, PAGE_SIZE))
+    tops = torch.where(by_page.isnan(), -math.inf, by_page).amax(-1)
+    m = pad(tops, (0, 1), value=-math.inf)[..., steps].amax(-1).cummax(-1).values
     top = _base(m.amax((-2, -1)))[..., None, None]
-    carried = torch.exp2(m - top)[..., :, None, :, None].expand_as(by_warp).flatten(-4)
 
-    l = (carried * weights).sum(-1, keepdim=True)
+    # The step of each page; `steps` holds each page once, and behind the last page what is not there.
+    step_of = torch.empty(tops.shape[-1] + 1, dtype=torch.long, device=steps.device)
+    step_of[steps] = torch.arange(m.shape[-2] * m.shape[-1], device=steps.device).view(m.shape[-2:])[
+        ..., None
+    ]
+    m = m.flatten(-2)[..., step_of[:-1], None]
+    weights = torch.exp2(by_page - _base(m))
+    carried = torch.exp2(m - top)
+    rounded = (carried * round_bf16(weights)).flatten(-2)
+    l = (carried * weights).sum((-2, -1))[..., None]
     l = torch.where(l == 0.0, 1.0, l)
-    return (carried * rounded) @ v / l
+    o = [rounded[:, t] @ torch.where(seen[t, :, None], v, 0.0) for t in range(TOKENS)]
+    return torch.stack(o, 1) / l
 
 
 def _base(m: Tensor) -> Tensor:

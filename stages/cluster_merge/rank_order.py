@@ -26,8 +26,8 @@ class RankOrderMerge:
     head_dim: int
     cluster: int
 
-    def merge(self, region: Int32, row: Int32) -> tuple[Float32, list[Float32]]:
-        """(l, the lane's two dims of o) of an owned row over all keys.
+    def merge(self, region: Int32, row: Int32) -> tuple[Float32, Float32, list[Float32]]:
+        """(m, l, the lane's two dims of o) of an owned row over the cluster's keys.
 
         region: shared-memory address of `rank_partials`. row: 0 .. rows_per_rank - 1.
         """
@@ -37,9 +37,9 @@ class RankOrderMerge:
         records = [first + rank * record.bytes for rank in range(self.cluster)]
         stats = [load_shared_f32x2(r + record.stats) for r in records]
         parts = [load_shared_f32x2(r + 8 * lane) for r in records]
-        _, factors = merge_weights([m for m, _ in stats])
+        m, factors = merge_weights([m for m, _ in stats])
         l = weighted_sum(factors, [l for _, l in stats])
-        return l, [weighted_sum(factors, [part[d] for part in parts]) for d in range(2)]
+        return m, l, [weighted_sum(factors, [part[d] for part in parts]) for d in range(2)]
 
 
 CONTRACT = Contract(

@@ -36,6 +36,10 @@ class PageWalk:
         """The page number within the request of the walk's page `index`."""
         return self.first + index * self.stride
 
+    def step(self, step, pages_per_step: int) -> list:
+        """The page numbers of one step of the walk."""
+        return [self.page(step * pages_per_step + p) for p in range(pages_per_step)]
+
     def entry(self, index) -> Int32:
         """The block-table entry of the walk's page `index`; the last column's if it has none."""
         page = self.page(index)

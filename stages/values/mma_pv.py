@@ -3,7 +3,9 @@
 Contract
     Adds to the accumulator of a row group the values of the pages of one step, weighted. V comes as lanes
     load it, a slot's dims side by side; the mma wants a dim's slots side by side, which is the transpose
-    of an 8 x 8 matrix a pair, and so the output's dims come out in the permuted order of V.
+    of an 8 x 8 matrix a pair, and so the output's dims come out in the permuted order of V. Where V comes in
+    columns already, nothing is transposed, the dims come out in order, and `finish` after the last step
+    permutes them. Both give the same bits.
 
     A slot's value must reach the rows that see the slot, and no other row, though the 16 rows of an mma
     may belong to two tokens: with a weight of 0, a NaN or an Inf in V would still spoil the product. Pages
@@ -22,9 +24,9 @@ import cutlass.cute as cute
 from cutlass import Int32
 
 from stages.contract import Contract
-from stages.fragments import TILE, pairs
+from stages.fragments import TILE, PageFragments, pairs
 from stages.mask import KeyRange
-from stages.ptx import mma_bf16, movmatrix, select
+from stages.ptx import mma_bf16, movmatrix, select, shuffle_xor
 
 
 @dataclass(frozen=True)
@@ -39,15 +41,15 @@ class MmaValues:
     def accumulate(
         self,
         weights: cute.Tensor,
-        v: cute.Tensor,
+        pages: PageFragments,
         first_keys: list[Int32],
         visible: tuple[KeyRange, KeyRange],
         o: cute.Tensor,
     ):
-        """o += weights @ v.
+        """o += weights @ V.
 
-        weights: A fragments as the softmax stage leaves them. v: fragments as the page loader leaves
-        them. first_keys: the first key of each page. visible: the keys of the lane's two rows.
+        weights: A fragments as the softmax stage leaves them. pages: as the loader leaves them. first_keys:
+        the first key of each page. visible: the keys of the lane's two rows.
         """
         for p in cutlass.range_constexpr(self.pages_per_step):
             key = first_keys[p]
@@ -55,23 +57,23 @@ class MmaValues:
             whole = visible[0].sees_all(key, self.page_size) & visible[1].sees_all(key, self.page_size)
             some = visible[0].sees_any(key, self.page_size) | visible[1].sees_any(key, self.page_size)
             if whole:
-                self._whole_page(a, v, p, o)
+                self._whole_page(a, pages, p, o)
             elif some:
-                self._ragged_page(a, v, p, key, visible, o)
+                self._ragged_page(a, pages, p, key, visible, o)
 
-    def _whole_page(self, a, v, page, o):
+    def _whole_page(self, a, pages, page, o):
         for j in range(pairs(self.head_dim)):
-            out = mma_bf16(a, self._transposed(v, page, j), [o[4 * j + i] for i in range(4)])
+            out = mma_bf16(a, self._columns(pages, page, j), [o[4 * j + i] for i in range(4)])
             for i in range(4):
                 o[4 * j + i] = out[i]
 
-    def _ragged_page(self, a, v, page, first_key, visible, o):
+    def _ragged_page(self, a, pages, page, first_key, visible, o):
         t = cute.arch.lane_idx() % 4
         keep = [
             [self._seen_pair(rows, first_key + tile * TILE + 2 * t) for tile in range(2)] for rows in visible
         ]
         for j in range(pairs(self.head_dim)):
-            b = self._transposed(v, page, j)
+            b = self._columns(pages, page, j)
             c = [o[4 * j + i] for i in range(4)]
             for half in range(2):
                 seen = [b[tile] & keep[half][tile] for tile in range(2)]
@@ -79,10 +81,38 @@ class MmaValues:
                 for e in range(2):
                     o[4 * j + 2 * half + e] = out[2 * half + e]
 
-    def _transposed(self, v, page, j):
+    def finish(self, o: cute.Tensor, v_columns: bool) -> None:
+        """Give each lane the dims of its own pairs, if V came in columns.
+
+        Tiles 4 c + i of lane quarter t hold dims of chunk c, quarter i; they change places with those that
+        lane quarter i holds of quarter t: a 4 x 4 transpose across the lanes of a row, in two exchanges.
+        """
+        if not v_columns:
+            return
+        quarter = cute.arch.lane_idx() % 4
+        for first in range(0, pairs(self.head_dim), 4):
+            for part in range(4):
+                tile = [o[4 * (first + i) + part] for i in range(4)]
+                for bit in (1, 2):
+                    tile = self._exchange(tile, bit, (quarter & bit) != 0)
+                for i in range(4):
+                    o[4 * (first + i) + part] = tile[i]
+
+    def _exchange(self, tile, bit, upper):
+        """Lanes whose quarters differ in `bit` swap the entries that lie on the other side of it."""
+        swapped = list(tile)
+        for low in (i for i in range(4) if not i & bit):
+            high = low | bit
+            given = shuffle_xor(select(upper, tile[low], tile[high]), bit)
+            swapped[low] = select(upper, given, tile[low])
+            swapped[high] = select(upper, tile[high], given)
+        return swapped
+
+    def _columns(self, pages, page, j):
         """B fragments of dim tile j: pairs (slots 2t, 2t + 1) of one dim, for the page's two tiles."""
         tiles = range(page * self.page_size // TILE, (page + 1) * self.page_size // TILE)
-        return [movmatrix(v[n * pairs(self.head_dim) + j]) for n in tiles]
+        held = [pages.v[n * pairs(self.head_dim) + j] for n in tiles]
+        return held if pages.v_columns else [movmatrix(pair) for pair in held]
 
     def _seen_pair(self, rows, key):
         """A mask that keeps those of keys `key` and `key` + 1 (low and high half) that the rows see."""

@@ -19,8 +19,8 @@ import cutlass.cute as cute
 from cutlass import Int32
 
 from stages.contract import Contract, Region
-from stages.fragments import ROWS, RowState, chunk_dim, chunks
-from stages.partial import MergedUnits, PartialRecord, merge_weights, weighted_sum
+from stages.fragments import ROWS, RowState
+from stages.partial import PartialRecord, RowUnits, lane_units, merge_weights, weighted_sum
 from stages.ptx import (
     cta_sync,
     load_shared_f32x2,
@@ -42,12 +42,7 @@ class SharedWarpMerge:
         """How a partial lies in shared memory."""
         return PartialRecord(self.head_dim)
 
-    @property
-    def region_bytes(self) -> int:
-        """Bytes of the region `warp_partials`: one record a warp and row."""
-        return self.warps * ROWS * self.record.bytes
-
-    def merge(self, region: Int32, state: RowState) -> MergedUnits:
+    def merge(self, region: Int32, state: RowState) -> RowUnits:
         """Merge the warps' states; returns this thread's share of the CTA's partials.
 
         region: shared-memory address of `warp_partials`. state: this warp's rows, l already summed.
@@ -59,17 +54,13 @@ class SharedWarpMerge:
     @cute.jit
     def _publish(self, region: Int32, state: RowState):
         lane, warp = cute.arch.lane_idx(), cute.arch.warp_idx()
-        quarter = lane % 4
         for half in cutlass.range_constexpr(2):
-            row = region + (warp * ROWS + lane // 4 + 8 * half) * self.record.bytes
-            for c in cutlass.range_constexpr(chunks(self.head_dim)):
-                # Pairs 4 c .. 4 c + 3 of the row are the chunk's 8 dims, two accumulator tiles a store.
-                for j in cutlass.range_constexpr(4 * c, 4 * c + 4, 2):
-                    dims = [state.o[4 * (j + i // 2) + 2 * half + i % 2] for i in range(4)]
-                    at = chunk_dim(c, quarter) + 2 * (j - 4 * c)
-                    store_shared_f32x4(row + 4 * at, dims)
-            if quarter == 0:
-                store_shared_f32x2(row + self.record.stats, (state.m[half], state.l[half]))
+            mine = lane_units(state, half, warp * ROWS + lane // 4 + 8 * half, self.head_dim)
+            record = region + mine.row * self.record.bytes
+            for i in cutlass.range_constexpr(len(mine.units)):
+                store_shared_f32x4(record + 16 * mine.units[i], mine.o[i])
+            if lane % 4 == 0:
+                store_shared_f32x2(record + self.record.stats, (mine.m, mine.l))
 
     def _gather(self, region):
         thread, _, _ = cute.arch.thread_idx()
@@ -79,12 +70,12 @@ class SharedWarpMerge:
         stats = [load_shared_f32x2(r + self.record.stats) for r in records]
         m, factors = merge_weights([s[0] for s in stats])
         l = weighted_sum(factors, [s[1] for s in stats])
-        units = []
-        for i in range(self.head_dim // 4 // threads_a_row):
-            at = 16 * (first + i * threads_a_row)
-            parts = [load_shared_f32x4(r + at) for r in records]
-            units.append([weighted_sum(factors, [part[d] for part in parts]) for d in range(4)])
-        return MergedUnits(row, first, threads_a_row, m, l, units)
+        units = [first + i for i in range(0, self.head_dim // 4, threads_a_row)]
+        o = []
+        for unit in units:
+            parts = [load_shared_f32x4(r + 16 * unit) for r in records]
+            o.append([weighted_sum(factors, [part[d] for part in parts]) for d in range(4)])
+        return RowUnits(row, units, m, l, o)
 
 
 CONTRACT = Contract(
@@ -92,5 +83,5 @@ CONTRACT = Contract(
     stage=SharedWarpMerge,
     summary="the CTA's warps merge through shared memory, in warp order",
     requires={"head_dim": (64,), "warps": (1, 2, 4, 8)},
-    shared=lambda stage: (Region("warp_partials", stage.region_bytes),),
+    shared=lambda stage: (Region("warp_partials", stage.warps * ROWS * stage.record.bytes),),
 )

@@ -163,23 +163,30 @@ def test_missing_library_is_a_reason_not_an_error(monkeypatch, tmp_path):
 def test_ours_is_called_through_its_public_interface():
     calls = []
 
-    def prepare(*, kv_heads, max_seq_len, pdl=False):
-        calls.append((kv_heads, max_seq_len, pdl))
+    def prepare(*, kv_heads, max_seq_len, window, pdl, variant):
+        calls.append((kv_heads, max_seq_len, window, pdl, variant))
 
-    def attn2(q, gate, cache, table, lengths, *, max_seq_len, scale, eps, out, pdl, variant):
-        assert (scale, eps, pdl, variant) == (SCALE, EPS, True, "cluster")
+    def allocate_scratch(requests, *, kv_heads, max_seq_len, window, num_splits, device, variant):
+        assert (requests, kv_heads, num_splits, device, variant) == (1, 1, 3, CPU, "cluster")
+        return "workspace", "counters"
+
+    def attn2(q, gate, cache, table, lengths, *, max_seq_len, window, scale, eps, out, pdl, variant, **more):
+        assert (max_seq_len, window, scale, eps, pdl, variant) == (60, None, SCALE, EPS, True, "cluster")
+        assert more == {"workspace": "workspace", "counters": "counters", "num_splits": 3}
         attention = torch.empty(8, 8, 64, dtype=torch.float64)
         k, v = cache.transpose(1, 2).split(64, dim=-1)
         attend(q.view(8, 8, 64), k, v, attention, table, lengths)
         out.copy_(problem.norm_gate_reference(attention).view(out.shape))
 
-    ours = contenders.Ours(variant="cluster", pdl=True)
-    ours.module = types.SimpleNamespace(prepare=prepare, attn2=attn2, __name__="module")
+    ours = contenders.Ours(variant="cluster", pdl=True, num_splits=3)
+    ours.module = types.SimpleNamespace(
+        prepare=prepare, attn2=attn2, allocate_scratch=allocate_scratch, __name__="module"
+    )
     problem = problem_of("1 1 20")
     ours.prepare(problem)
     for index in range(3):
         ours.call(index)
-    assert calls == [(1, 60, True)]
+    assert calls == [(1, 60, None, True, "cluster")]
     assert comparing.check(ours, 3)[1] == ""
 
 

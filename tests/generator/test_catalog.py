@@ -51,7 +51,9 @@ def test_contract_of_another_slot(catalog):
 def test_unknown_slot(catalog):
     """A folder that no protocol describes."""
     changed = entry("page", "ring", dataclasses.replace(RING, slot="page"))
-    with pytest.raises(CatalogError, match=r"ring \(page\): there is no such slot; there are pages, scores"):
+    with pytest.raises(
+        CatalogError, match=r"ring \(page\): there is no such slot; there are pages, ring, scores"
+    ):
         with_stages(catalog, changed)
 
 

@@ -9,11 +9,21 @@ from generator.compiled import CompileError, compile_variant, count_instructions
 
 GENERATED = Path(__file__).resolve().parent.parent.parent / "generated" / "attn2.py"
 
-PINNED = {("cluster", "sm_90a"): (126, 21768), ("cluster", "sm_100a"): (128, 21768)}
-"""Registers a thread and shared bytes a CTA, of the compiler in constraints.txt.
+PINNED = {
+    ("cluster", "sm_90a"): (121, 21768),
+    ("cluster", "sm_100a"): (124, 21768),
+    ("split", "sm_90a"): (161, 67592),
+    ("split", "sm_100a"): (182, 67592),
+    ("split windowed", "sm_90a"): (168, 67592),
+    ("split windowed", "sm_100a"): (196, 67592),
+}
+"""Registers a thread and shared bytes a CTA, of the compiler in constraints.txt, of every form without PDL.
 
 More registers can mean fewer CTAs an SM. Change a number here only together with a new measurement.
 """
+
+PARAMETERS = {"cluster": (12, 1), "split": (14, 2)}
+"""The 64-bit parameters of a kernel, pointers and strides, and its integers; each has two numbers besides."""
 
 
 @pytest.fixture(scope="module")
@@ -22,16 +32,30 @@ def module():
 
 
 @pytest.fixture(scope="module", params=PINNED, ids="-".join)
-def report(request, module):
-    variant, arch = request.param
+def form(request):
+    """A variant, perhaps its windowed form, and an architecture."""
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def report(form, module):
+    name, arch = form
+    variant, _, windowed = name.partition(" ")
     shared = next(v for v in module.VARIANTS if v.name == variant).kernel.shared_bytes
-    return compile_variant(module, "attn2", variant, shared, arch)
+    return compile_variant(module, "attn2", variant, shared, arch, windowed=bool(windowed))
 
 
-def test_registers_and_shared_memory_are_pinned(report):
+def test_every_form_is_pinned(module):
+    """What the module has is what is pinned: a variant that serves windows has a form for them."""
+    forms = {v.name for v in module.VARIANTS}
+    forms |= {f"{v.name} windowed" for v in module.VARIANTS if v.windows}
+    assert {name for name, _ in PINNED} == forms
+
+
+def test_registers_and_shared_memory_are_pinned(form, report):
     """No spills, no stack, and the registers that were measured."""
     assert (report.spill_bytes, report.stack_bytes) == (0, 0)
-    assert (report.registers, report.shared_bytes) == PINNED[report.variant, report.arch]
+    assert (report.registers, report.shared_bytes) == PINNED[form]
 
 
 def test_all_fp32_arithmetic_is_spelled_out(report):
@@ -45,17 +69,25 @@ def test_all_fp32_arithmetic_is_spelled_out(report):
 
 
 def test_the_entry_takes_pointers_and_scalars(report):
-    """The PTX signature is readable: six pointers, six strides, two numbers, in the order of the call."""
+    """The PTX signature is readable: pointers, strides, integers, two numbers, in the order of the call."""
     parameters = re.search(r"\.entry \w+\((.*?)\)", report.ptx, re.DOTALL).group(1)
     kinds = re.findall(r"\.param (\.\w+)", parameters)
-    assert kinds == [".u64"] * 12 + [".u32"] + [".f32"] * 2
-    assert "attn2_cluster" in report.ptx
+    wide, integers = PARAMETERS[report.variant]
+    assert kinds == [".u64"] * wide + [".u32"] * integers + [".f32"] * 2
+    assert f"attn2_{report.variant}" in report.ptx
 
 
 def test_each_page_is_loaded_with_16_bytes_a_lane(report):
-    """K and V of two pages: 2 * 4 KiB / 32 lanes / 16 B = 16 loads, kept out of L1; none is narrower."""
+    """K and V of two pages: 2 * 4 KiB / 32 lanes / 16 B = 16 loads, kept out of L1; none is narrower.
+
+    The split kernel loads one page before its loop and one in it. Its ring copies 4 KiB / 128 threads / 16 B
+    = 2 chunks a thread, seven pages before its loop and one in it.
+    """
     loads = [o for o in opcodes(report.ptx) if o.startswith("ld.global.L1::no_allocate")]
     assert loads == ["ld.global.L1::no_allocate.v4.b32"] * 16
+    copies = [o for o in opcodes(report.ptx) if o.startswith("cp.async.cg")]
+    assert len(copies) == (16 if report.variant == "split" else 0)
+    assert set(copies) <= {"cp.async.cg.shared.global"}
 
 
 def test_pdl_changes_the_kernel(module):

@@ -41,11 +41,12 @@ def test_the_plan_of_a_sound_spec(catalog):
     )
     assert (variant.kernel_module, variant.kernel_class) == ("variants.cluster", "ClusterKernel")
     assert variant.launch == {"cluster": 16, "warps": 4, "pages_per_step": 2}
-    assert variant.facts == {**problem, **variant.launch, "max_seq_len": 2048, "steps": 1}
+    derived = {"max_seq_len": 2048, "steps": 1, "exchange_rows": 16}
+    assert variant.facts == {**problem, **variant.launch, **derived}
     assert list(variant.stages) == SLOTS.split(", ")
     push = variant.stages["push"]
     assert (push.name, push.module, push.class_name) == ("dsmem", "stages.push.dsmem", "DsmemPush")
-    assert (push.facts, push.parameters) == ({"head_dim": 64, "cluster": 16}, {})
+    assert (push.facts, push.parameters) == ({"head_dim": 64, "cluster": 16, "exchange_rows": 16}, {})
     assert [(r.name, r.slot, r.offset, r.bytes) for r in variant.regions] == [
         ("warp_partials", "warp_merge", 0, 17408),
         ("rank_partials", "push", 17408, 4352),
@@ -60,7 +61,7 @@ def test_the_plan_of_a_sound_spec(catalog):
     ]  # fmt: skip
     stages = {slot: stage.stage for slot, stage in variant.stages.items()}
     kernel = ClusterKernel(**variant.kernel_fields, **stages)
-    assert (kernel.row_groups, kernel.push.region_bytes) == (4, 4352)
+    assert (kernel.row_groups, kernel.push.transaction_bytes(16)) == (4, 4224)
 
 
 def test_the_facts_of_a_module_are_json(catalog):

@@ -123,9 +123,9 @@ NUMBER_CASES = [
     Case("max_seq_len", 64.0, "64.0", "integer >= 1"),
     Case("max_seq_len", True, "True", "integer >= 1"),
     Case("max_seq_len", "64", "'64'", "integer >= 1"),
-    Case("max_seq_len", 2049, "max_seq_len=2049", "split variant"),
-    Case("max_seq_len", 131072, "max_seq_len=131072", "cluster: max_seq_len <= 2048"),
-    Case("window", 16, "window=16", "split variant"),
+    Case("max_seq_len", 1048577, "max_seq_len=1048577", "cluster: max_seq_len <= 2048, no window"),
+    Case("max_seq_len", 2**40, f"max_seq_len={2**40}", "split: max_seq_len <= 1048576, any window"),
+    Case("max_seq_len", 65, "4", "5 columns for max_seq_len=65"),
     Case("window", 0, "0", "integer >= 1"),
     Case("window", False, "False", "integer >= 1"),
     Case("scale", math.nan, "nan", "finite"),
@@ -135,7 +135,8 @@ NUMBER_CASES = [
     Case("eps", math.nan, "nan", ">= 0"),
     Case("eps", -1e-5, "-1e-05", ">= 0"),
     Case("eps", math.inf, "inf", "finite"),
-    Case("variant", "clutser", "'clutser'", "cluster, cluster8, cluster_plain"),
+    Case("variant", "clutser", "'clutser'", "cluster, split, cluster8, cluster_plain"),
+    Case("variant", 0, "0", "cluster, split"),
 ]
 
 
@@ -168,9 +169,10 @@ def test_a_call_that_is_right_needs_a_cuda_device(workshop_module, good):
         Case("kv_heads", 65536, "65536", "1..65535"),
         Case("kv_heads", True, "True", "1..65535"),
         Case("kv_heads", 2.0, "2.0", "1..65535"),
-        Case("max_seq_len", 4096, "max_seq_len=4096", "split variant"),
-        Case("window", 16, "window=16", "split variant"),
-        Case("variant", "split", "'split'", "cluster, cluster8, cluster_plain"),
+        Case("max_seq_len", 1048577, "max_seq_len=1048577", "split: max_seq_len <= 1048576"),
+        Case("window", 0, "0", "integer >= 1"),
+        Case("num_splits", 0, "0", "1..128"),
+        Case("variant", "spilt", "'spilt'", "cluster, split, cluster8, cluster_plain"),
     ],
     ids=str,
 )
@@ -190,7 +192,7 @@ def test_without_a_gpu_the_errors_say_what_to_do(workshop_module):
 
 
 def test_split_kernel_says_what_one_cluster_cannot_serve(workshop_module):
-    """Contexts up to the variants' longest need no split; longer ones and windows do."""
+    """Contexts up to the cluster kernel's longest need no split; longer ones and windows do."""
     split_kernel = workshop_module.split_kernel
     assert not split_kernel(8, None) and not split_kernel(2048, None)
     assert split_kernel(2049, None) and split_kernel(2048, 1024)

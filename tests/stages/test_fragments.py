@@ -102,5 +102,7 @@ def test_layouts_are_bijections():
     assert np.array_equal(layouts.unfold_output(layouts.fold_output(numbers)), numbers)
     assert np.array_equal(layouts.unfold_scores(layouts.fold_scores(numbers)), numbers)
     assert np.array_equal(layouts.unfold_weights(layouts.fold_weights(numbers.astype(np.uint16))), numbers)
-    halves = layouts.fold_page(numbers.astype(np.uint16)).view(np.uint16)
-    assert sorted(halves.ravel()) == list(range(16 * 64))
+    for fold in (layouts.fold_page, layouts.fold_page_columns):
+        halves = fold(numbers.astype(np.uint16)).view(np.uint16)
+        assert sorted(halves.ravel()) == list(range(16 * 64))
+    assert sorted(layouts.fold_output_columns(numbers).ravel()) == list(range(16 * 64))

@@ -33,8 +33,8 @@ WINDOWS = (None, *range(1, 21))
 class Masking(MicroKernel):
     """sees[length, mask, row group, half, key]: sees(key) + 2 sees_all(key, SPAN) + 4 sees_any(key, SPAN).
 
-    sees_any is asked for keys from 0 on only. `ranges` has first and last of each [length, mask, row group,
-    half].
+    sees_any is asked for keys from 0 on only, and where there is no window so are the others. `ranges` has
+    first and last of each [length, mask, row group, half].
     """
 
     heads_per_kv: int
@@ -67,12 +67,14 @@ class Masking(MicroKernel):
             visible = mask.key_ranges(length, row_group)
             for half in cutlass.range_constexpr(2):
                 index = ((length * len(self.windows) + w) * self.row_groups + row_group) * 2 + half
-                bits = select(visible[half].sees(key), Int32(1), Int32(0))
-                bits = bits | select(visible[half].sees_all(key, SPAN), Int32(2), Int32(0))
+                asked = key >= (0 if self.windows[w] is None else FIRST_KEY)
+                bits = select(visible[half].sees(key) & asked, Int32(1), Int32(0))
+                bits = bits | select(visible[half].sees_all(key, SPAN) & asked, Int32(2), Int32(0))
                 some = visible[half].sees_any(key, SPAN) & (key >= 0)
                 bits = bits | select(some, Int32(4), Int32(0))
                 store_global_i32(sees + Int64(4 * (index * KEYS + thread)), bits)
-                end = select(thread % 2 == 0, Int32(visible[half].first), Int32(visible[half].last))
+                first = 0 if visible[half].first is None else visible[half].first
+                end = select(thread % 2 == 0, Int32(first), Int32(visible[half].last))
                 if thread < 2:
                     store_global_i32(ranges + Int64(4 * (2 * index + thread)), end)
 
@@ -125,3 +127,15 @@ def test_a_lanes_two_rows_have_one_token_each(heads_per_kv):
     """Rows g of a row group share a token for g in 0 .. 7, and so do rows g + 8: one range serves 8 rows."""
     tokens = np.arange(TOKENS * heads_per_kv) // heads_per_kv
     assert all(len(set(rows)) == 1 for rows in tokens.reshape(-1, ROWS // 2))
+
+
+@pytest.mark.parametrize("window", [None, 5])
+def test_only_a_window_has_a_first_key(window):
+    """Without a window `first` is None, so that kernels without one have nothing to compare with.
+
+    Its three questions are then one comparison each.
+    """
+    ptx = compile_kernel(Masking(8, (window,)), "sm_90a").ptx
+    ranges = [key_range.first for key_range in CausalMask(TOKENS, 8).key_ranges(40, 0)]
+    assert ranges == [None, None]
+    assert ("max.s32" in ptx) == (window is not None)

@@ -4,15 +4,18 @@ import itertools
 from dataclasses import dataclass
 
 import cuda.bindings.driver as cuda
+import cutlass
 import cutlass.cute as cute
 import numpy as np
 import pytest
-from cutlass import Int64
+from cutlass import Float32, Int64
 
 from stages import partial
-from tests import numerics
+from stages.fragments import RowState
+from stages.ptx import store_global_i32
+from tests import layouts, numerics
 from tests.device import Launch, MicroKernel, compile_kernel, out
-from tests.micro import load_f32, store_f32
+from tests.micro import fill_registers, load_f32, store_f32
 
 PARTS = 5
 THREADS = 128
@@ -43,6 +46,37 @@ class Merging(MicroKernel):
         store_f32(merged + at + 8 * THREADS, partial.weighted_sum(factors, parts))
 
 
+@dataclass(frozen=True)
+class Sharing(MicroKernel):
+    """What a lane holds of its two rows, from a state [m 2, l 2, o 32, lane].
+
+    o [row, dim] as rows and units say; stats [half, lane, (row, 4 units, m, l)].
+    """
+
+    @cute.jit
+    def __call__(self, state: cute.Pointer, o: cute.Pointer, stats: cute.Pointer, stream: cuda.CUstream):
+        self.kernel(state.toint(), o.toint(), stats.toint()).launch(**self.where.keywords(), stream=stream)
+
+    @cute.kernel
+    def kernel(self, file: Int64, o: Int64, stats: Int64):
+        lane = cute.arch.lane_idx()
+        state = RowState.empty(layouts.HEAD_DIM)
+        fill_registers(state.m, Float32, file)
+        fill_registers(state.l, Float32, file + 256)
+        fill_registers(state.o, Float32, file + 512)
+        for half in cutlass.range_constexpr(2):
+            mine = partial.lane_units(state, half, lane // 4 + 8 * half, layouts.HEAD_DIM)
+            at = stats + Int64(28 * (32 * half + lane))
+            store_global_i32(at, mine.row)
+            for i in cutlass.range_constexpr(len(mine.units)):
+                store_global_i32(at + 4 + 4 * i, mine.units[i])
+                for d in cutlass.range_constexpr(4):
+                    place = mine.row * layouts.HEAD_DIM + 4 * mine.units[i] + d
+                    store_f32(o + Int64(4 * place), mine.o[i][d])
+            store_f32(at + 20, mine.m)
+            store_f32(at + 24, mine.l)
+
+
 def merge_on_device(launch, m, parts):
     """(M, base, sum) of m and parts, both [PARTS, THREADS]."""
     pairs = np.stack([m, parts], axis=1).astype(np.float32)
@@ -54,6 +88,7 @@ def test_compiles(arch):
     ptx = compile_kernel(Merging(), arch).ptx
     counts = [ptx.count(f"{op}.ftz.f32") for op in ("ex2.approx", "mul.rn", "fma.rn")]
     assert counts == [PARTS, 1, PARTS - 1]
+    compile_kernel(Sharing(), arch)
 
 
 def test_ascending_order(launch):
@@ -112,6 +147,26 @@ def test_large_and_small_maxima(launch):
     got = merge_on_device(launch, m, parts)
     assert set(got[2][::2]) == {11.0}
     assert set(got[2][1::2]) == {3.0}
+
+
+def test_a_lane_shares_its_rows_in_units_of_4_dims(launch):
+    """Each row and dim of a row group is in one unit of one lane, as the layout of the registers has it.
+
+    The four lanes of a row have four units each, ascending, and all have the row's m and l. No number is
+    there twice.
+    """
+    o = np.random.default_rng(0).permutation(16 * 64).reshape(16, 64).astype(np.float32)
+    m, l = np.arange(16, dtype=np.float32) - 100, np.arange(16, dtype=np.float32) + 2000
+    state = np.concatenate([layouts.fold_rows(m), layouts.fold_rows(l), layouts.fold_output(o)])
+    got, stats = launch(Sharing(), state, out(np.float32, 16, 64), out(np.uint32, 2, 32, 7))
+    assert np.array_equal(got, o)
+    row = layouts.G + 8 * np.arange(2)[:, None]
+    assert np.array_equal(stats[..., 0], row)
+    assert np.all(np.diff(stats[..., 1:5].astype(int), axis=-1) > 0)
+    units = stats[..., 1:5].reshape(2, 8, 16)
+    assert np.array_equal(np.sort(units, axis=-1), np.broadcast_to(np.arange(16), units.shape))
+    assert np.array_equal(numerics.from_bits(stats[..., 5]), m[row])
+    assert np.array_equal(numerics.from_bits(stats[..., 6]), l[row])
 
 
 @pytest.mark.parametrize("head_dim", [64, 128])

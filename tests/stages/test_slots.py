@@ -18,6 +18,7 @@ FACTS = {
     "cluster": 16,
     "warps": 4,
     "pages_per_step": 2,
+    "exchange_rows": 64,
 }
 """What the problem and the launch of the checked-in variants give to a stage."""
 

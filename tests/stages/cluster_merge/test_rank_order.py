@@ -11,7 +11,7 @@ from cutlass import Float32, Int64
 
 from stages.cluster_merge.rank_order import CONTRACT, RankOrderMerge
 from stages.fragments import ROWS
-from stages.partial import MergedUnits, PartialRecord
+from stages.partial import PartialRecord, RowUnits
 from stages.ptx import cta_sync, store_shared_f32x4
 from stages.push import dsmem
 from tests import layouts, numerics
@@ -25,26 +25,31 @@ CLUSTERS = (1, 2, 4, 8, 16)
 WARPS = 4
 
 
-def store_row(merged: Int64, row, l: Float32, o: list[Float32]) -> None:
-    """Store what each lane has of a row: [l, o of dim 2 * lane, o of dim 2 * lane + 1], [row, 3, lane]."""
+def store_row(merged: Int64, row, stat: Float32, o: list[Float32]) -> None:
+    """Store what each lane has of a row: [l or m, o of dim 2 * lane, and 2 * lane + 1], [row, 3, lane]."""
     at = merged + Int64(4 * (96 * row + cute.arch.lane_idx()))
-    for i, value in enumerate((l, *o)):
+    for i, value in enumerate((stat, *o)):
         store_f32(at + 128 * i, value)
 
 
 @dataclass(frozen=True)
 class MergingRanks(MicroKernel):
-    """Merges the owned rows of one CTA: records [owned row, rank, WORDS], a row a warp at a time."""
+    """Merges the owned rows of one CTA: records [owned row, rank, WORDS], a row a warp at a time.
+
+    rows: of the exchange. maxima: store m in the place of l.
+    """
 
     cluster: int
+    rows: int = ROWS
+    maxima: bool = False
 
     def __str__(self):
-        return f"MergingRanks_{self.cluster}"
+        return f"MergingRanks_{self.cluster}" + (f"_{self.rows}_rows" if self.rows > ROWS else "")
 
     @property
     def where(self) -> Launch:
-        """One CTA with its 16 records, from byte 64 on."""
-        return Launch(block=(32 * WARPS, 1, 1), shared_bytes=64 + ROWS * RECORD.bytes)
+        """One CTA with its records, as many as the exchange has rows, from byte 64 on."""
+        return Launch(block=(32 * WARPS, 1, 1), shared_bytes=64 + self.rows * RECORD.bytes)
 
     @cute.jit
     def __call__(self, records: cute.Pointer, merged: cute.Pointer, stream: cuda.CUstream):
@@ -55,19 +60,19 @@ class MergingRanks(MicroKernel):
         thread, _, _ = cute.arch.thread_idx()
         warp = cute.arch.warp_idx()
         region = cute.arch.get_dyn_smem(cutlass.Uint8, alignment=16).toint() + 64
-        for i in cutlass.range_constexpr(0, ROWS * WORDS // 4, 32 * WARPS):
+        for i in cutlass.range_constexpr(0, self.rows * WORDS // 4, 32 * WARPS):
             unit = i + thread
-            if unit < ROWS * WORDS // 4:
+            if unit < self.rows * WORDS // 4:
                 words = [load_f32(records + Int64(16 * unit + 4 * d)) for d in range(4)]
                 store_shared_f32x4(region + 16 * unit, words)
         cta_sync()
         stage = RankOrderMerge(HEAD_DIM, self.cluster)
-        rows = ROWS // self.cluster
+        rows = self.rows // self.cluster
         for i in cutlass.range_constexpr(0, rows, WARPS):
             owned = warp + i
             if owned < rows:
-                l, o = stage.merge(region, owned)
-                store_row(merged, owned, l, o)
+                m, l, o = stage.merge(region, owned)
+                store_row(merged, owned, m if cutlass.const_expr(self.maxima) else l, o)
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,7 @@ class PushingAndMerging(MicroKernel):
     @property
     def push(self) -> dsmem.DsmemPush:
         """The push stage."""
-        return dsmem.DsmemPush(HEAD_DIM, self.cluster)
+        return dsmem.DsmemPush(HEAD_DIM, self.cluster, ROWS)
 
     @property
     def where(self) -> Launch:
@@ -107,21 +112,24 @@ class PushingAndMerging(MicroKernel):
         shared = cute.arch.get_dyn_smem(cutlass.Uint8, alignment=16).toint()
         region, arrived = shared + offsets["rank_partials"], shared + offsets["arrived"]
         self.push.open(arrived)
+        self.push.expect(arrived, ROWS)
 
         # 8 threads a row, each with units t and t + 8 of 4 dims, as the warp merge of 4 warps leaves them.
         row, unit = thread // 8, thread % 8
         record = partials + Int64(4 * (HEAD_DIM + 2) * (block * ROWS + row))
-        units = [[load_f32(record + Int64(16 * (unit + 8 * i) + 4 * d)) for d in range(4)] for i in range(2)]
+        units = [unit, unit + 8]
+        o = [[load_f32(record + Int64(16 * u + 4 * d)) for d in range(4)] for u in units]
         m, l = load_f32(record + 4 * HEAD_DIM), load_f32(record + 4 * HEAD_DIM + 4)
-        self.push.send(region, arrived, rank, MergedUnits(row, unit, 8, m, l, units))
+        self.push.meet()
+        self.push.send(region, arrived, rank, RowUnits(row, units, m, l, o), ROWS)
 
         rows = ROWS // self.cluster
         for i in cutlass.range_constexpr(0, rows, WARPS):
             owned = warp + i
             if owned < rows:
                 self.push.wait(arrived)
-                total, o = RankOrderMerge(HEAD_DIM, self.cluster).merge(region, owned)
-                store_row(merged, group * ROWS + rank * rows + owned, total, o)
+                _, total, merged_o = RankOrderMerge(HEAD_DIM, self.cluster).merge(region, owned)
+                store_row(merged, group * ROWS + rank * rows + owned, total, merged_o)
 
 
 def random_partials(rng, *shape: int):
@@ -133,18 +141,28 @@ def random_partials(rng, *shape: int):
 
 
 def unfold(merged: np.ndarray):
-    """l [rows] and o [rows, 64] of [rows, 3, lane]; all lanes have the row's l."""
+    """l (or m) [rows] and o [rows, 64] of [rows, 3, lane]; all lanes have the row's l."""
     assert np.all(numerics.f32_bits(merged[:, 0]) == numerics.f32_bits(merged[:, 0, :1]))
     return merged[:, 0, 0], merged[:, 1:].transpose(0, 2, 1).reshape(len(merged), HEAD_DIM)
 
 
 def merge_on_device(launch, m, l, o):
-    """l and o of the owned rows of one CTA; partials [ranks, owned rows, ...]. The padding holds NaN."""
+    """m, l and o of the owned rows of one CTA; partials [ranks, owned rows, ...]. The padding holds NaN."""
     cluster, rows = m.shape
     records = np.full((rows, cluster, WORDS), np.nan, np.float32)
     records[..., :HEAD_DIM] = o.transpose(1, 0, 2)
     records[..., HEAD_DIM], records[..., HEAD_DIM + 1] = m.T, l.T
-    return unfold(launch(MergingRanks(cluster), records, out(np.float32, rows, 3, 32))[0])
+    merged = out(np.float32, rows, 3, 32)
+    total, got = unfold(launch(MergingRanks(cluster, cluster * rows), records, merged)[0])
+    top, again = unfold(launch(MergingRanks(cluster, cluster * rows, maxima=True), records, merged)[0])
+    assert again.tobytes() == got.tobytes()
+    return top, total, got
+
+
+def assert_merged(got, expected) -> None:
+    """Equal bits of (M, L, O)."""
+    for a, b in zip(got, expected, strict=True):
+        numerics.assert_same_bits(a, b)
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS)
@@ -157,41 +175,36 @@ def test_compiles(cluster, arch):
     assert CONTRACT.requires["cluster"] == CLUSTERS
 
 
+@pytest.mark.parametrize("rows", [16, 64])
 @pytest.mark.parametrize("cluster", CLUSTERS)
-def test_ranks_merge_in_ascending_order(cluster, launch):
-    """(l, o) bit for bit in ascending order of the ranks; the opposite order has other bits."""
-    m, l, o = random_partials(np.random.default_rng(cluster), cluster, ROWS // cluster)
-    _, total, expected = numerics.merge(m, l, o)
+def test_ranks_merge_in_ascending_order(cluster, rows, launch):
+    """(m, l, o) bit for bit in ascending order of the ranks; the opposite order has other bits."""
+    m, l, o = random_partials(np.random.default_rng(cluster), cluster, rows // cluster)
+    expected = numerics.merge(m, l, o)
     if cluster > 2:
-        assert not np.array_equal(expected, numerics.merge(m, l, o, range(cluster)[::-1])[2])
-    got = merge_on_device(launch, m, l, o)
-    numerics.assert_same_bits(got[0], total)
-    numerics.assert_same_bits(got[1], expected)
+        assert not np.array_equal(expected[2], numerics.merge(m, l, o, range(cluster)[::-1])[2])
+    assert_merged(merge_on_device(launch, m, l, o), expected)
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS)
 def test_ranks_without_a_key(cluster, launch):
-    """Ranks with (-inf, 0, 0) change nothing, wherever they are; a row that none has a key for has l = 0."""
+    """Ranks with (-inf, 0, 0) change nothing, wherever they are; a row that none has a key for stays so."""
     m, l, o = random_partials(np.random.default_rng(9), cluster, ROWS // cluster)
     empty = np.random.default_rng(10).random(m.shape) < 0.6
     empty[:, 0] = True
     m[empty], l[empty], o[empty] = -np.inf, 0, 0
-    got = merge_on_device(launch, m, l, o)
-    _, total, expected = numerics.merge(m, l, o)
-    assert total[0] == 0
-    numerics.assert_same_bits(got[0], total)
-    numerics.assert_same_bits(got[1], expected)
+    expected = numerics.merge(m, l, o)
+    assert (expected[0][0], expected[1][0]) == (-np.inf, 0)
+    assert_merged(merge_on_device(launch, m, l, o), expected)
 
 
 def test_nan_stays_in_its_row_and_dim(launch):
     """A NaN in one rank's l or in one dim of its o reaches that sum of its row, and no other."""
     m, l, o = random_partials(np.random.default_rng(11), 4, 4)
-    _, total, expected = (x.copy() for x in numerics.merge(m, l, o))
+    top, total, expected = (x.copy() for x in numerics.merge(m, l, o))
     l[3, 1], o[2, 2, 17] = np.nan, np.nan
     total[1], expected[2, 17] = np.nan, np.nan
-    got = merge_on_device(launch, m, l, o)
-    numerics.assert_same_bits(got[0], total)
-    numerics.assert_same_bits(got[1], expected)
+    assert_merged(merge_on_device(launch, m, l, o), (top, total, expected))
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS)

@@ -92,7 +92,7 @@ class Prefetching(MicroKernel):
         pages.k.fill(0)
         pages.v.fill(0)
         live = walk.pages(length, PAGE_SIZE)
-        loader.start(walk, live, False, incoming)
+        loader.start(walk, live, self.steps == 1, incoming)
         for step in cutlass.range_constexpr(self.steps):
             if cutlass.const_expr(self.only_live):
                 pages.k.fill(0)
@@ -157,10 +157,15 @@ def boundaries(kernel: Prefetching) -> list[int]:
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
 def test_compiles(kernel, arch):
-    """Pages are read with 16-byte loads that leave L1 alone: 4 for K and 4 for V a page, for each load."""
+    """Pages are read with 16-byte loads that leave L1 alone: 4 for K and 4 for V a page, for each load.
+
+    Table entries are looked up a step before their pages are loaded, and none where step 0 is the last.
+    """
     ptx = compile_kernel(kernel, arch).ptx
     loads = ptx.count("ld.global.L1::no_allocate.v4.b32")
     assert loads == 8 * kernel.pages_per_step * kernel.steps
+    looked_up = 1 if kernel.steps == 1 else kernel.steps + 1
+    assert ptx.count("ld.global.b32") == 1 + kernel.pages_per_step * looked_up  # the length, and entries
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)

@@ -80,6 +80,33 @@ class LookingUp(MicroKernel):
             store_global_i32(at + 4 * i, words[i])
 
 
+@dataclass(frozen=True)
+class Stepping(MicroKernel):
+    """[walk, step, page of the step]: the page numbers of each walk's first `INDICES` steps."""
+
+    stride: int
+    pages_per_step: int
+
+    @property
+    def where(self) -> Launch:
+        """A CTA a walk, a thread a step."""
+        return Launch(grid=(self.stride, 1, 1), block=(INDICES, 1, 1))
+
+    @cute.jit
+    def __call__(self, pages: cute.Pointer, first: Int32, stream: cuda.CUstream):
+        self.kernel(pages.toint(), first).launch(**self.where.keywords(), stream=stream)
+
+    @cute.kernel
+    def kernel(self, pages: Int64, first: Int32):
+        step, _, _ = cute.arch.thread_idx()
+        number, _, _ = cute.arch.block_idx()
+        walk = PageWalk(Int64(0), Int32(1), Int64(0), Int64(0), first + number, self.stride)
+        found = walk.step(step, self.pages_per_step)
+        at = pages + Int64(4 * self.pages_per_step * (number * INDICES + step))
+        for i in cutlass.range_constexpr(self.pages_per_step):
+            store_global_i32(at + 4 * i, found[i])
+
+
 STRIDES = (1, 3, 64)
 """One warp; a stride that is no power of two; the 64 warps of a cluster of 16."""
 
@@ -89,6 +116,7 @@ def test_compiles(stride, arch):
     """Compiles for every architecture; a count of pages reads no memory."""
     assert "ld.global" not in compile_kernel(Dealing(stride, 4), arch).ptx
     compile_kernel(LookingUp(stride), arch)
+    assert "ld.global" not in compile_kernel(Stepping(stride, 2), arch).ptx
 
 
 @pytest.mark.parametrize("stride", STRIDES)
@@ -134,3 +162,13 @@ def test_addresses_have_64_bits(page_stride, launch):
     (found,) = launch(LookingUp(1), table, out(np.int32, 1, INDICES, 4), len(table), cache, page_stride)
     address = np.ascontiguousarray(found[0, :, 2:]).view(np.int64)[:, 0]
     assert address.tolist() == [cache + int(entry) * page_stride for entry in table]
+
+
+@pytest.mark.parametrize("pages_per_step", [1, 2])
+@pytest.mark.parametrize("stride", STRIDES)
+def test_steps_take_the_pages_in_order(stride, pages_per_step, launch):
+    """The steps of a walk have its pages, `pages_per_step` each, in order; it may begin at any page."""
+    kernel = Stepping(stride, pages_per_step)
+    (got,) = launch(kernel, out(np.int32, stride, INDICES, pages_per_step), 1000)
+    walks = 1000 + np.arange(stride)[:, None] + stride * np.arange(INDICES * pages_per_step)
+    assert np.array_equal(got.reshape(stride, -1), walks)

@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 
 import cuda.bindings.driver as cuda
+import cutlass
 import cutlass.cute as cute
 import numpy as np
 import pytest
 from cutlass import Float32, Int32, Int64
 
-from stages.fragments import TILE, pairs
+from stages.fragments import TILE, PageFragments, pairs
 from stages.mask import KeyRange
 from stages.ptx import load_global_i32
 from stages.values.mma_pv import MmaValues
@@ -28,14 +29,18 @@ EVERY = (0, 2**30)
 class Accumulating(MicroKernel):
     """o += weights @ v of one step, for `cases` problems that share o and what rows see, one a CTA.
 
-    facts: the two rows' (first, last), then the pages' first keys.
+    facts: the two rows' (first, last), then the pages' first keys. v_columns: V and o come in columns, and
+    the output is finished. from_zero: the rows' first key is left out, for 0.
     """
 
     pages: int
     cases: int
+    v_columns: bool = False
+    from_zero: bool = False
 
     def __str__(self):
-        return f"Accumulating_{self.pages}_pages_{self.cases}"
+        more = "_columns" * self.v_columns + "_from_zero" * self.from_zero
+        return f"Accumulating_{self.pages}_pages_{self.cases}{more}"
 
     @property
     def v_registers(self) -> int:
@@ -66,32 +71,43 @@ class Accumulating(MicroKernel):
         case, _, _ = cute.arch.block_idx()
         ends = [load_global_i32(facts + Int64(4 * i)) for i in range(4)]
         first_keys = [load_global_i32(facts + Int64(16 + 4 * p)) for p in range(self.pages)]
-        visible = (KeyRange(ends[0], ends[1]), KeyRange(ends[2], ends[3]))
+        firsts = (None, None) if cutlass.const_expr(self.from_zero) else (ends[0], ends[2])
+        visible = (KeyRange(firsts[0], ends[1]), KeyRange(firsts[1], ends[3]))
         held = load_registers(Float32, o, HEAD_DIM // 2)
-        MmaValues(HEAD_DIM, PAGE_SIZE, self.pages).accumulate(
+        stage = MmaValues(HEAD_DIM, PAGE_SIZE, self.pages)
+        values = load_registers(Int32, v + Int64(case * 128 * self.v_registers), self.v_registers)
+        stage.accumulate(
             load_registers(Int32, weights + Int64(case * 512 * self.pages), 4 * self.pages),
-            load_registers(Int32, v + Int64(case * 128 * self.v_registers), self.v_registers),
+            PageFragments(values, values, self.v_columns),
             first_keys,
             visible,
             held,
         )
+        stage.finish(held, self.v_columns)
         store_registers(result + Int64(case * 64 * HEAD_DIM), held, Float32)
 
 
-def accumulate(launch, weights, v, o=None, visible=(EVERY, EVERY)) -> np.ndarray:
+def accumulate(
+    launch, weights, v, o=None, visible=(EVERY, EVERY), *, v_columns=False, from_zero=False
+) -> np.ndarray:
     """[cases, 16, 64] o + weights @ v on the device.
 
     weights [cases, 16, keys] and v [cases, keys, 64] as BF16 bits, either of them for one case or for all.
     """
+    fold_v, fold_o = (
+        (layouts.fold_page_columns, layouts.fold_output_columns)
+        if v_columns
+        else (layouts.fold_page, layouts.fold_output)
+    )
     weights, v = (x if x.ndim == 3 else x[None] for x in (weights, v))
     cases, pages = max(len(weights), len(v)), v.shape[1] // PAGE_SIZE
     o = np.zeros((ROWS, HEAD_DIM), np.float32) if o is None else o
     facts = np.array([*np.ravel(visible), *FIRST_KEYS[:pages]], np.int32)
     (got,) = launch(
-        Accumulating(pages, cases),
+        Accumulating(pages, cases, v_columns, from_zero),
         np.stack([layouts.fold_weights(weights[case % len(weights)]) for case in range(cases)]),
-        np.stack([layouts.fold_page(v[case % len(v)]) for case in range(cases)]),
-        layouts.fold_output(o),
+        np.stack([fold_v(v[case % len(v)]) for case in range(cases)]),
+        fold_o(o),
         facts,
         out(np.float32, cases, HEAD_DIM // 2, 32),
     )
@@ -141,6 +157,7 @@ def test_compiles(pages, arch):
     ptx = compile_kernel(Accumulating(pages, 1), arch).ptx
     assert ptx.count("mma.sync") == pages * (8 + 16)
     assert ptx.count("movmatrix.sync") == pages * 2 * 16
+    assert ptx.count("shfl.sync") == 0
 
 
 @pytest.mark.parametrize("visible", [(EVERY, EVERY), ((1, 2**30), (0, 2**30)), *RANGES], ids=str)

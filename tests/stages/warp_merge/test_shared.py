@@ -25,7 +25,8 @@ WARPS = (1, 2, 4, 8)
 class MergingWarps(MicroKernel):
     """Merges the states [warp, m 2, l 2, o 32, lane] of a CTA's warps, over shared memory full of NaN.
 
-    o [row, dim] as the threads' units say; stats [thread, (row, unit, unit stride, m, l)].
+    o [row, dim] as the threads' units say; stats [thread, (row, first unit, from it to the second, m, l)], 0
+    where there is one unit.
     """
 
     warps: int
@@ -65,13 +66,13 @@ class MergingWarps(MicroKernel):
         fill_registers(state.o, Float32, file + 512)
         merged = self.stage.merge(shared + offsets["warp_partials"], state)
         for i in cutlass.range_constexpr(len(merged.o)):
-            unit = merged.unit + i * merged.unit_stride
             for d in cutlass.range_constexpr(4):
-                store_f32(o + Int64(4 * (merged.row * HEAD_DIM + 4 * unit + d)), merged.o[i][d])
+                dim = 4 * merged.units[i] + d
+                store_f32(o + Int64(4 * (merged.row * HEAD_DIM + dim)), merged.o[i][d])
         at = stats + Int64(20 * thread)
         store_global_i32(at, merged.row)
-        store_global_i32(at + 4, merged.unit)
-        store_global_i32(at + 8, cutlass.Int32(merged.unit_stride))
+        store_global_i32(at + 4, merged.units[0])
+        store_global_i32(at + 8, merged.units[min(1, len(merged.units) - 1)] - merged.units[0])
         store_f32(at + 12, merged.m)
         store_f32(at + 16, merged.l)
 
@@ -104,7 +105,7 @@ def merge_on_device(launch, m, l, o):
     thread = np.arange(32 * warps)
     assert np.array_equal(stats[:, 0], thread // threads_a_row)
     assert np.array_equal(stats[:, 1], thread % threads_a_row)
-    assert np.all(stats[:, 2] == threads_a_row)
+    assert np.all(stats[:, 2] == (threads_a_row if threads_a_row < HEAD_DIM // 4 else 0))
     of_rows = stats[:, 3:].reshape(ROWS, threads_a_row, 2)
     assert np.all(of_rows == of_rows[:, :1])
     top, total = numerics.from_bits(of_rows[:, 0].T)

@@ -1,0 +1,267 @@
+"""The host side of splitting: which kernel a deployment launches, and the scratch memory that it needs."""
+
+import math
+
+import pytest
+import torch
+
+from stages.partial import PartialRecord
+from tests.kernels.conftest import bits
+from tests.kernels.scale import GPU
+from tests.kernels.test_host import Case, refuse
+from verification.attention import HEAD_DIM, PAGE_SIZE, TOKENS
+from verification.problems import make_problem
+from verification.runner import run_emulated
+
+pytest_plugins = ["tests.kernels.split_subject"]
+
+RECORD = PartialRecord(HEAD_DIM).bytes
+"""Bytes of one row's partial of one cluster."""
+
+
+@pytest.mark.parametrize("window", [*range(1, 70), 2047, 2048, 2049, 8192, 1000003])
+def test_window_pages_is_the_most_over_every_alignment(split_module, window):
+    """The pages from row 0's first visible key to the last, of a request that ends in each slot of a page."""
+    spans = []
+    for length in range(window + 64, window + 64 + PAGE_SIZE):
+        first = length - TOKENS - window + 1
+        spans.append((length - 1) // PAGE_SIZE - first // PAGE_SIZE + 1)
+    assert split_module.window_pages(window) == max(spans)
+
+
+def test_window_pages_holds_for_short_requests_too(split_module):
+    """No request needs more, however short it is for the window."""
+    for window in range(1, 40):
+        for length in range(1, 120):
+            first = max(0, length - TOKENS - window + 1)
+            pages = (length - 1) // PAGE_SIZE - first // PAGE_SIZE + 1
+            assert pages <= split_module.window_pages(window), (window, length)
+
+
+@pytest.mark.parametrize("window", [0, -1, 2.0, True, "16"])
+def test_no_window_is_refused(split_module, window):
+    """A window is an integer from 1 on; here it has to be one."""
+    with pytest.raises(ValueError, match="window must be"):
+        split_module.window_pages(window)
+
+
+@pytest.mark.parametrize(
+    ("max_seq_len", "window", "splits", "form"),
+    [
+        (8, None, False, ("cluster", False)),
+        (2048, None, False, ("cluster", False)),
+        (2049, None, True, ("cluster", True)),
+        # 512 pages are what one cluster attends alone.
+        (8192, None, True, ("cluster", True)),
+        (8193, None, True, ("workspace", True)),
+        (1048576, None, True, ("workspace", True)),
+        (8, 16, True, ("cluster", True)),
+        (2048, 2048, True, ("cluster", True)),
+        (1048576, 2048, True, ("cluster", True)),
+        # 8170 keys and the 7 of the other tokens may begin in the last slot of a page: 512 pages.
+        (1048576, 8170, True, ("cluster", True)),
+        (1048576, 8171, True, ("workspace", True)),
+        (8192, 8171, True, ("cluster", True)),
+        (8193, 2**40, True, ("workspace", True)),
+    ],
+)
+def test_which_kernel_a_deployment_launches(split_module, max_seq_len, window, splits, form):
+    """`split_kernel` and `split_forms`: short contexts without a window go to the cluster kernel.
+
+    The split kernel needs scratch memory where a request can be spread over clusters, and only there.
+    """
+    assert split_module.split_kernel(max_seq_len, window) is splits
+    assert split_module.split_forms(max_seq_len, window) == form
+    needed = form[0] == "workspace"
+    assert (split_module.workspace_bytes(1, 2, max_seq_len, window) > 0) is needed
+    assert (split_module.counters_bytes(1, 2, max_seq_len, window) > 0) is needed
+
+
+@pytest.mark.parametrize("function", ["split_kernel", "split_forms"])
+def test_what_no_kernel_serves(split_module, function):
+    """The error names what was asked for, and what each variant serves."""
+    ask = getattr(split_module, function)
+    with pytest.raises(ValueError, match=r"max_seq_len=1048577.*split: max_seq_len <= 1048576, any window"):
+        ask(1048577)
+    with pytest.raises(ValueError, match=r"max_seq_len must be .* 0"):
+        ask(0)
+    with pytest.raises(ValueError, match=r"window must be .* 0"):
+        ask(8, 0)
+
+
+@pytest.mark.parametrize(
+    ("requests", "kv_heads", "num_splits"), [(1, 1, 1), (8, 2, 3), (3, 16, 32), (0, 2, 4)]
+)
+def test_scratch_is_a_record_a_row_and_cluster(split_module, requests, kv_heads, num_splits):
+    """64 rows a request and KV head, 4 clusters a split; one counter of 4 bytes a row."""
+    rows = requests * kv_heads * 64
+    deployment = {"kv_heads": kv_heads, "max_seq_len": 131072, "num_splits": num_splits}
+    assert split_module.workspace_bytes(requests, **deployment) == rows * 4 * num_splits * RECORD
+    assert split_module.counters_bytes(requests, **deployment) == 4 * rows
+    workspace, counters = split_module.allocate_scratch(requests, **deployment, device="cpu")
+    assert workspace.dtype == torch.uint8 and workspace.shape == (rows * 4 * num_splits * RECORD,)
+    assert counters.dtype == torch.int32 and counters.shape == (rows,) and not counters.any()
+
+
+def test_a_cluster_of_another_size_needs_the_same(split_module):
+    """Records are those of clusters, not of CTAs."""
+    tiny, split = (
+        split_module.workspace_bytes(2, 2, 16384, None, 3, variant=name) for name in ("split_tiny", "split")
+    )
+    assert tiny == split > 0
+
+
+def test_splits_by_default(split_module):
+    """Two CTAs for each multiprocessor and one request, at least one split; none where nothing is spread."""
+    default = split_module.default_splits
+    assert default(1, 131072, multiprocessors=132) == 4
+    assert default(2, 131072, multiprocessors=132) == 2
+    assert default(16, 131072, multiprocessors=132) == 1
+    assert default(1, 131072, multiprocessors=264) == 8
+    assert default(1, 131072, 2048) == default(1, 8192) == default(1, 2048) == 1
+    with pytest.raises(ValueError, match="max_seq_len=1048577"):
+        default(1, 1048577)
+
+
+@pytest.mark.parametrize("window", [None, 100000])
+def test_scratch_of_the_default_splits(split_module, window):
+    """Without num_splits, the scratch memory is that of the splits that a call will choose."""
+    multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count if GPU else 132
+    splits = split_module.default_splits(2, 131072, window, multiprocessors=multiprocessors)
+    for name in ("workspace_bytes", "counters_bytes"):
+        size = getattr(split_module, name)
+        assert size(3, 2, 131072, window) == size(3, 2, 131072, window, splits)
+
+
+SPLIT_CASES = [Case("num_splits", n, repr(n), "integer in 1..128") for n in (0, -1, 129, 2.0, True, "2")]
+
+
+@pytest.mark.parametrize("case", SPLIT_CASES, ids=str)
+def test_a_number_of_splits_out_of_range_is_refused(split_module, case):
+    """By everything that takes one, at build time too."""
+    deployment = {"kv_heads": 2, "max_seq_len": 131072, "num_splits": case.value}
+    refuse(case, lambda: split_module.workspace_bytes(1, **deployment))
+    refuse(case, lambda: split_module.counters_bytes(1, **deployment))
+    refuse(case, lambda: split_module.allocate_scratch(1, **deployment, device="cpu"))
+    refuse(case, lambda: split_module.prepare(**deployment))
+    arguments = make_problem([40], max_seq_len=16384).arguments()
+    refuse(case, lambda: split_module.attn2(**arguments, num_splits=case.value))
+
+
+NEEDED = {"workspace": 2 * 2 * 64 * 4 * 3 * RECORD, "counters": 2 * 2 * 64}
+"""Elements for two requests, two KV heads and three splits."""
+
+
+def offset(tensor: torch.Tensor, elements: int) -> torch.Tensor:
+    """As large as the tensor, `elements` elements off in its memory."""
+    return torch.zeros(len(tensor) + elements, dtype=tensor.dtype)[elements:]
+
+
+SCRATCH_CASES = [
+    Case("workspace", lambda right: None, "is needed", f"{NEEDED['workspace']} bytes"),
+    Case("counters", lambda right: None, "is needed", f"{4 * NEEDED['counters']} bytes"),
+    Case("workspace", torch.Tensor.tolist, "list", "tensor", TypeError),
+    Case("counters", torch.Tensor.tolist, "list", "tensor", TypeError),
+    Case("workspace", lambda right: right[:-1], str(NEEDED["workspace"] - 1), f">= {NEEDED['workspace']}"),
+    Case("workspace", lambda right: right[:0], "got 0", f">= {NEEDED['workspace']}"),
+    # Sized as if it were counters, not bytes.
+    Case("counters", lambda right: right[: len(right) // 4], "got 256", f">= {4 * NEEDED['counters']}"),
+    Case(
+        "counters", lambda right: right[:-1], str(4 * NEEDED["counters"] - 4), f">= {4 * NEEDED['counters']}"
+    ),
+    Case("workspace", lambda right: right.view(torch.float32), "torch.float32", "uint8"),
+    Case("counters", lambda right: right.view(torch.uint8), "torch.uint8", "int32"),
+    Case("counters", lambda right: right.float(), "torch.float32", "int32"),
+    Case("counters", lambda right: right.long(), "torch.int64", "int32"),
+    Case("workspace", lambda right: right.repeat(2)[::2], "strides [2]", "contiguous"),
+    Case("counters", lambda right: right.repeat(2)[::2], "strides [2]", "contiguous"),
+    Case("workspace", lambda right: offset(right, 8), "address 0x", "16 bytes"),
+    Case("counters", lambda right: offset(right, 2), "address 0x", "16 bytes"),
+    Case("workspace", lambda right: right.to("meta"), "on meta", "q's device cpu"),
+    Case("counters", lambda right: right.to("meta"), "on meta", "q's device cpu"),
+]
+
+
+@pytest.fixture
+def good(split_module):
+    """Arguments of a deployment that splits, right in all but their device."""
+    arguments = make_problem([40, 64], kv_heads=2, max_seq_len=16384).arguments()
+    deployment = {"kv_heads": 2, "max_seq_len": 16384, "num_splits": 3}
+    workspace, counters = split_module.allocate_scratch(2, **deployment, device="cpu")
+    assert (len(workspace), len(counters)) == (NEEDED["workspace"], NEEDED["counters"])
+    return {**arguments, "num_splits": 3, "workspace": workspace, "counters": counters}
+
+
+@pytest.mark.parametrize("case", SCRATCH_CASES, ids=str)
+def test_wrong_scratch_is_refused(split_module, good, case):
+    """One wrong argument in a call that is otherwise right; the message says how much is needed."""
+    wrong = {**good, case.argument: case.value(good[case.argument])}
+    refuse(case, lambda: split_module.attn2(**wrong))
+
+
+def test_a_call_that_is_right_needs_a_cuda_device(split_module, good):
+    """So each case above is wrong in one argument alone. More scratch memory than needed is fine."""
+    case = Case("q", None, "cpu", "CUDA tensor")
+    refuse(case, lambda: split_module.attn2(**good))
+    larger = {name: good[name].repeat(2) for name in ("workspace", "counters")}
+    refuse(case, lambda: split_module.attn2(**{**good, **larger}))
+
+
+@pytest.mark.parametrize(("max_seq_len", "window"), [(8192, None), (65536, 2048)])
+def test_no_scratch_where_no_request_is_spread(split_module, max_seq_len, window):
+    """It need not be given, what is given is not looked at, and the sizes are 0."""
+    arguments = make_problem([40], max_seq_len=max_seq_len, window=window).arguments()
+    case = Case("q", None, "cpu", "CUDA tensor")
+    refuse(case, lambda: split_module.attn2(**arguments))
+    refuse(case, lambda: split_module.attn2(**arguments, workspace=torch.zeros(1), counters=torch.zeros(1)))
+    workspace, counters = split_module.allocate_scratch(
+        4, kv_heads=2, max_seq_len=max_seq_len, window=window, device="cpu"
+    )
+    assert len(workspace) == len(counters) == 0
+
+
+def test_the_cluster_kernel_ignores_them(split_module):
+    """A context that is short for the cluster kernel is served without, whatever num_splits says."""
+    arguments = make_problem([40]).arguments()
+    refuse(Case("q", None, "cpu", "CUDA tensor"), lambda: split_module.attn2(**arguments, num_splits=4))
+
+
+def test_a_window_wider_than_32_bits_is_as_good_as_none(splits):
+    """The kernel's numbers are of 32 bits, and differences of keys must stay within them."""
+    subject = splits["split_tiny"]
+    windows = (4096, 2**31 - 1, 2**31, 2**40)
+    outs = []
+    for window in windows:
+        problem = make_problem([200, 3], device=subject.device, window=window, max_seq_len=1000)
+        outs.append(bits(subject.check(problem)))
+    assert all(torch.equal(out, outs[0]) for out in outs)
+
+
+def test_no_requests_are_no_launch(splits):
+    """With R = 0 there is nothing to do, and nothing is needed."""
+    subject = splits["split_tiny"]
+    problem = make_problem([40], device=subject.device, max_seq_len=1000)
+    none = {name: getattr(problem, name)[:0] for name in ("q", "gate", "block_table", "seq_lens")}
+    scratch = subject.scratch(problem).arguments()
+    arguments = {**problem.arguments(), **none, "num_splits": 1, **scratch}
+    if subject.device == "cuda":
+        out = subject.module.attn2(**arguments, variant=subject.name)
+    else:
+        out, report = run_emulated(subject.module, subject.name, arguments)
+        assert report is None
+    assert out.shape == (0, problem.q.shape[1])
+
+
+@pytest.mark.cuda("chooses by the device")
+@pytest.mark.parametrize("window", [None, 20000])
+def test_a_call_chooses_its_splits(splits, window):
+    """Without num_splits a call has the bits of the default, and scratch memory sized by default will do."""
+    subject = splits["split"]
+    problem = make_problem([30000, 9], kv_heads=2, device="cuda", window=window)
+    multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count
+    splits_by_default = subject.module.default_splits(2, 30000, window, multiprocessors=multiprocessors)
+    workspace, counters = subject.module.allocate_scratch(2, kv_heads=2, max_seq_len=30000, window=window)
+    subject.module.prepare(kv_heads=2, max_seq_len=30000, window=window)
+    out = subject.module.attn2(**problem.arguments(), workspace=workspace, counters=counters)
+    assert torch.equal(bits(out), bits(subject.run(problem, splits_by_default)))
+    assert not counters.any() and math.isfinite(out.float().abs().max().item())

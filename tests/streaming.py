@@ -1,0 +1,158 @@
+"""A micro-kernel around a ring: a walk's pages in, the fragments that every warp gets out."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+import numpy as np
+from cutlass import Int32, Int64
+
+from stages.contract import Contract
+from stages.fragments import PageFragments
+from stages.pages.walk import PageWalk
+from stages.ptx import store_global_i32
+from tests import layouts
+from tests.device import Launch, MicroKernel, out
+from tests.micro import place, store_registers
+
+PAGE_SIZE, HEAD_DIM = layouts.PAGE_SIZE, layouts.HEAD_DIM
+PAGE_BYTES = PAGE_SIZE * 2 * HEAD_DIM * 2
+REGISTERS = 16
+"""Registers of one page's K, and of its V."""
+
+
+@dataclass(frozen=True)
+class Streaming(MicroKernel):
+    """Stores what `take` hands over: [warp, step, K then V, page of the step, register, lane]; steps [warp].
+
+    As many steps as a walk of `live` pages has. The fragments hold ones in all bits before each step.
+    """
+
+    contract: Contract
+    ring: Any
+    warps: int
+
+    def __str__(self):
+        name, ring = type(self.ring).__name__, self.ring
+        return f"Streaming_{name}_{ring.depth}_deep_{ring.pages_per_step}_pages_{self.warps}_warps"
+
+    def __hash__(self):
+        return hash((self.ring, self.warps))
+
+    @property
+    def regions(self) -> tuple[dict[str, int], int]:
+        """Where the ring's region lies."""
+        return place(self.contract.shared(self.ring))
+
+    @property
+    def where(self) -> Launch:
+        """One CTA with the ring's region."""
+        return Launch(block=(32 * self.warps, 1, 1), shared_bytes=self.regions[1])
+
+    @cute.jit
+    def __call__(
+        self,
+        cache: cute.Pointer,
+        table: cute.Pointer,
+        taken: cute.Pointer,
+        steps: cute.Pointer,
+        head_offset: Int64,
+        page_stride: Int64,
+        columns: Int32,
+        first: Int32,
+        live: Int32,
+        stream: cuda.CUstream,
+    ):
+        self.kernel(
+            cache.toint(),
+            table.toint(),
+            taken.toint(),
+            steps.toint(),
+            head_offset,
+            page_stride,
+            columns,
+            first,
+            live,
+        ).launch(**self.where.keywords(), stream=stream)
+
+    @cute.kernel
+    def kernel(
+        self,
+        cache: Int64,
+        table: Int64,
+        taken: Int64,
+        steps: Int64,
+        head_offset: Int64,
+        page_stride: Int64,
+        columns: Int32,
+        first: Int32,
+        live: Int32,
+    ):
+        lane, warp = cute.arch.lane_idx(), cute.arch.warp_idx()
+        region = cute.arch.get_dyn_smem(cutlass.Uint8, alignment=16).toint() + self.regions[0]["page_ring"]
+        a_step = self.ring.pages_per_step
+        self.ring.open(region)
+        walk = PageWalk(table, columns, cache + head_offset, page_stride, first, 1)
+        state = self.ring.start(walk, live, region)
+        pages = PageFragments.empty(a_step, PAGE_SIZE, HEAD_DIM, self.ring.v_columns)
+        count = (live + (a_step - 1)) // a_step
+        for step in cutlass.range(count, unroll=1):
+            pages.k.fill(-1)
+            pages.v.fill(-1)
+            self.ring.take(walk, live, step, region, state, pages)
+            file = taken + Int64((warp * count + step) * a_step * 2 * REGISTERS * 128)
+            store_registers(file, pages.k, Int32)
+            store_registers(file + a_step * REGISTERS * 128, pages.v, Int32)
+        self.ring.close()
+        if lane == 0:
+            store_global_i32(steps + Int64(4 * warp), count)
+
+
+def make_cache(pages: int, heads: int) -> np.ndarray:
+    """[pages, heads, 16, 128] BF16 bits: no element is twice in a page, and no pair of neighbours anywhere.
+
+    The even elements say where they are: slot, column and, in part, page; the odd ones hash it.
+    """
+    index = np.arange(pages * heads * PAGE_SIZE * 2 * HEAD_DIM, dtype=np.uint64)
+    within, page = index % (PAGE_SIZE * 2 * HEAD_DIM), index // (PAGE_SIZE * 2 * HEAD_DIM)
+    cache = within + (page * 2048 + (page // 32) * 40503 * (index % 2))
+    return (cache & 0xFFFF).astype(np.uint16).reshape(pages, heads, PAGE_SIZE, 2 * HEAD_DIM)
+
+
+def steps_of(kernel: Streaming, live: int) -> int:
+    """Steps of a walk of `live` pages."""
+    return -(-live // kernel.ring.pages_per_step)
+
+
+def expected(kernel: Streaming, cache, entries, head: int) -> np.ndarray:
+    """[step, K then V, page of the step, register, lane]: the walk's pages, and zeros past the last."""
+    a_step = kernel.ring.pages_per_step
+    fold_v = layouts.fold_page_columns if kernel.ring.v_columns else layouts.fold_page
+    taken = np.zeros((steps_of(kernel, len(entries)), 2, a_step, REGISTERS, 32), np.uint32)
+    for index, entry in enumerate(entries):
+        slots = cache[entry, head]
+        taken[index // a_step, 0, index % a_step] = layouts.fold_page(slots[:, :HEAD_DIM])
+        taken[index // a_step, 1, index % a_step] = fold_v(slots[:, HEAD_DIM:])
+    return taken
+
+
+def arguments(kernel: Streaming, cache, table, head: int, first: int, live: int, taken, steps) -> list:
+    """Those of the kernel."""
+    strides = (head * PAGE_BYTES, cache.shape[1] * PAGE_BYTES)
+    return [cache, table, taken, steps, *strides, len(table), first, live]
+
+
+def stream(launch, kernel: Streaming, cache, table, head: int, first: int, live: int) -> np.ndarray:
+    """What every warp is handed, the same for all of them."""
+    shape = (kernel.warps, steps_of(kernel, live), 2, kernel.ring.pages_per_step, REGISTERS, 32)
+    # A walk of no page writes nothing there.
+    taken = out(np.uint32, *shape) if live else np.zeros(1, np.uint32)
+    given = arguments(kernel, cache, table, head, first, live, taken, out(np.int32, kernel.warps))
+    *written, steps = launch(kernel, *given)
+    assert np.all(steps == steps_of(kernel, live))
+    if not written:
+        return np.zeros(shape[1:], np.uint32)
+    assert np.all(written[0] == written[0][:1]), "warps differ"
+    return written[0][0]

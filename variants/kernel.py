@@ -1,0 +1,106 @@
+"""What the kernels have in common: the facts of the problem, the addresses of rows, and the order of stages.
+
+Contract
+    A kernel attends for rows of one request and KV head, row = token * heads_per_kv + query head; 16 rows in
+    order are a row group. Everything here is called by whole warps of a kernel, and waits for nothing.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64
+
+from stages.fragments import ROWS, PageFragments, RowState
+from stages.mask import KeyRange
+from stages.ptx import select
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionKernel:
+    """One compiled form of a kernel; every field is known at compile time.
+
+    pages_per_step: pages that a warp attends at once. pdl: launched with programmatic dependent launch. The
+    other fields: the problem, the launch and the stages.
+    """
+
+    name: str
+    head_dim: int
+    heads_per_kv: int
+    tokens: int
+    page_size: int
+    cluster: int
+    warps: int
+    pages_per_step: int
+    scores: Any
+    softmax: Any
+    values: Any
+    push: Any
+    cluster_merge: Any
+    epilogue: Any
+    pdl: bool = False
+
+    def __str__(self) -> str:
+        """The name that CuTe DSL makes part of the kernel's entry name."""
+        return self.name
+
+    def form(self, *, pdl: bool, windowed: bool) -> "AttentionKernel":
+        """The form of this kernel for a deployment."""
+        return dataclasses.replace(self, pdl=pdl)
+
+    @property
+    def splits(self) -> bool:
+        """Whether clusters share a request: the launch then has z slices, a workspace and counters."""
+        return False
+
+    @property
+    def rows(self) -> int:
+        """Rows of one request and KV head."""
+        return self.tokens * self.heads_per_kv
+
+    @property
+    def row_groups(self) -> int:
+        """Row groups of one request and KV head."""
+        return self.rows // ROWS
+
+    def row(self, base, stride, request, kv_head, row) -> Int64:
+        """Address of one of a request's rows in q, gate or out."""
+        token, head = row // self.heads_per_kv, row % self.heads_per_kv
+        column = (kv_head * self.heads_per_kv + head) * self.head_dim * 2
+        return base + Int64(request * self.tokens + token) * stride + Int64(column)
+
+    def load_query(self, q, stride, request, kv_head, row_group) -> cute.Tensor:
+        """The query rows of a row group, as the scores stage keeps them."""
+        first = row_group * ROWS + cute.arch.lane_idx() // 4
+        rows = (self.row(q, stride, request, kv_head, row) for row in (first, first + ROWS // 2))
+        return self.scores.load_query(*rows)
+
+    def empty_pages(self, v_columns: bool = False) -> PageFragments:
+        """Room for the fragments of one step."""
+        return PageFragments.empty(self.pages_per_step, self.page_size, self.head_dim, v_columns)
+
+    def attend(
+        self,
+        query: cute.Tensor,
+        pages: PageFragments,
+        page_numbers: list[Int32],
+        visible: tuple[KeyRange, KeyRange],
+        scale_log2: Float32,
+        state: RowState,
+        first: bool,
+    ) -> None:
+        """Attend the pages of one step, whose numbers within the request are `page_numbers`."""
+        first_keys = [page * self.page_size for page in page_numbers]
+        scores = self.scores.scores(query, pages.k)
+        weights = self.softmax.weigh(scores, first_keys, visible, scale_log2, state, first)
+        self.values.accumulate(weights, pages, first_keys, visible, state.o)
+
+    def owned_rows(self, rank, rows: int) -> list[tuple[Int32, Int32]]:
+        """The rows of an exchange that a warp finishes: (number among the rank's, row of the exchange).
+
+        Warps in excess get numbers past the rank's last, and its last row, which they may read.
+        """
+        owned = self.push.rows_per_rank(rows)
+        numbers = [cute.arch.warp_idx() + first for first in range(0, owned, self.warps)]
+        return [(n, rank * owned + select(n < owned, n, Int32(owned - 1))) for n in numbers]

@@ -1,0 +1,343 @@
+"""The split kernel: long contexts and sliding windows, a request's pages spread over several clusters.
+
+Contract
+    Grid (cluster * row_groups * R, H, num_splits), clusters of `cluster` CTAs of `warps` warps, one warp for
+    each row group. The launch shape depends on R and the deployment only; which way a request goes is decided
+    in the kernel, alike in all of its CTAs, from its length:
+
+    Short, at most `short_rounds` pages a warp of one cluster, counted from the first key that row 0 sees: the
+    clusters of z slice 0 do what the cluster kernel does, one row group each; the other slices leave at once.
+
+    Long: the row_groups * num_splits clusters share the request's pages evenly, each CTA a run of its own. It
+    streams them through a ring that all of its warps read, warp w for row group w. The CTAs of a cluster
+    exchange all rows, the owner of a row merges the ranks, and the clusters merge through the workspace: the
+    last to arrive finishes the row.
+
+    With a window of W keys, row t sees keys [L - tokens + t - W + 1, L - tokens + t].
+
+    The workspace holds row_groups * num_splits records for each row (request, KV head, row), the counters one
+    uint32 for each; see the grid merge stage for what is asked of them.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64
+
+from stages.fragments import ROWS, RowState
+from stages.mask import CausalMask, KeyRange
+from stages.pages.walk import PageWalk
+from stages.partial import PartialRecord, lane_units
+from stages.ptx import griddep_launch_dependents, griddep_wait, load_global_i32, select
+from variants.kernel import AttentionKernel
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Where the rows of one request and KV head are: global addresses and strides in bytes."""
+
+    request: Int32
+    kv_head: Int32
+    q: Int64
+    q_stride: Int64
+    gate: Int64
+    gate_stride: Int64
+    out: Int64
+    out_stride: Int64
+    scale_log2: Float32
+    eps: Float32
+
+
+@dataclass(frozen=True)
+class Pages:
+    """Where the pages of one request and KV head are, and which of them are needed.
+
+    first: the page of the first key that row 0 sees. count: pages from there to the last live one.
+    """
+
+    table: Int64
+    columns: Int32
+    cache: Int64
+    page_stride: Int64
+    length: Int32
+    first: Int32
+    count: Int32
+
+    def walk(self, first: Int32, stride: int) -> PageWalk:
+        """A walk from page `first` of the request."""
+        return PageWalk(self.table, self.columns, self.cache, self.page_stride, first, stride)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitKernel(AttentionKernel):
+    """One compiled form of the split kernel.
+
+    short_rounds: pages a warp of one cluster that still are a short request. windowed: the deployment has a
+    window. The offsets are bytes from the start of a CTA's dynamic shared memory, shared_bytes its size.
+    """
+
+    short_rounds: int
+    warp_partials: int
+    rank_partials: int
+    arrived: int
+    page_ring: int
+    shared_bytes: int
+    pages: Any
+    ring: Any
+    warp_merge: Any
+    grid_merge: Any
+    windowed: bool = False
+
+    @property
+    def splits(self) -> bool:
+        """Long requests are spread over clusters."""
+        return True
+
+    @property
+    def short_pages(self) -> int:
+        """The most pages, from the first that row 0 sees, of a request that one cluster attends alone."""
+        return self.short_rounds * self.cluster * self.warps
+
+    def form(self, *, pdl: bool, windowed: bool) -> "SplitKernel":
+        """The form of this kernel for a deployment."""
+        return dataclasses.replace(self, pdl=pdl, windowed=windowed)
+
+    def grid(self, requests, kv_heads, num_splits):
+        """The launch's extent in CTAs; it depends on nothing else."""
+        return [self.cluster * self.row_groups * requests, kv_heads, num_splits]
+
+    @cute.jit
+    def __call__(
+        self,
+        q: cute.Pointer,
+        gate: cute.Pointer,
+        cache: cute.Pointer,
+        table: cute.Pointer,
+        lengths: cute.Pointer,
+        out: cute.Pointer,
+        workspace: cute.Pointer,
+        counters: cute.Pointer,
+        q_stride: Int64,
+        gate_stride: Int64,
+        out_stride: Int64,
+        page_stride: Int64,
+        head_stride: Int64,
+        table_stride: Int64,
+        columns: Int32,
+        window: Int32,
+        scale_log2: Float32,
+        eps: Float32,
+        requests: Int32,
+        kv_heads: Int32,
+        num_splits: Int32,
+        stream: cuda.CUstream,
+    ):
+        """Launch for `requests` requests and `kv_heads` KV heads, in `num_splits` z slices.
+
+        All strides are in bytes: of a token in q, gate and out, of a page and a KV head in the cache, of a
+        request in the table, of which `columns` entries a request may be read. scale_log2: softmax scale
+        times log2(e). window: in keys, at most 2**30; ignored unless windowed.
+        """
+        self.kernel(
+            q.toint(),
+            gate.toint(),
+            cache.toint(),
+            table.toint(),
+            lengths.toint(),
+            out.toint(),
+            workspace.toint(),
+            counters.toint(),
+            q_stride,
+            gate_stride,
+            out_stride,
+            page_stride,
+            head_stride,
+            table_stride,
+            columns,
+            window,
+            scale_log2,
+            eps,
+        ).launch(
+            grid=self.grid(requests, kv_heads, num_splits),
+            block=[32 * self.warps, 1, 1],
+            cluster=[self.cluster, 1, 1],
+            smem=self.shared_bytes,
+            use_pdl=self.pdl,
+            stream=stream,
+        )
+
+    @cute.kernel
+    def kernel(
+        self,
+        q: Int64,
+        gate: Int64,
+        cache: Int64,
+        table: Int64,
+        lengths: Int64,
+        out: Int64,
+        workspace: Int64,
+        counters: Int64,
+        q_stride: Int64,
+        gate_stride: Int64,
+        out_stride: Int64,
+        page_stride: Int64,
+        head_stride: Int64,
+        table_stride: Int64,
+        columns: Int32,
+        window: Int32,
+        scale_log2: Float32,
+        eps: Float32,
+    ):
+        """One CTA: find out which way its request goes, and go it."""
+        block, kv_head, z = cute.arch.block_idx()
+        request = block // (self.cluster * self.row_groups)
+        shared = cute.arch.get_dyn_smem(cutlass.Uint8, alignment=16).toint()
+        self.push.open(shared + self.arrived)
+        self.ring.open(shared + self.page_ring)
+        if cutlass.const_expr(self.pdl):
+            griddep_launch_dependents()
+            griddep_wait()
+
+        length = load_global_i32(lengths + Int64(request) * 4)
+        mask = CausalMask(
+            self.tokens, self.heads_per_kv, window if cutlass.const_expr(self.windowed) else None
+        )
+        first, count = self.needed_pages(length, mask, columns)
+        rows = Rows(request, kv_head, q, q_stride, gate, gate_stride, out, out_stride, scale_log2, eps)
+        pages = Pages(
+            table=table + Int64(request) * table_stride,
+            columns=columns,
+            cache=cache + Int64(kv_head) * head_stride,
+            page_stride=page_stride,
+            length=length,
+            first=first,
+            count=count,
+        )
+        if count <= self.short_pages:
+            if z == 0:
+                self.short(rows, pages, mask, shared)
+        else:
+            _, kv_heads, num_splits = cute.arch.grid_dim()
+            clusters = self.row_groups * num_splits
+            place = (request * kv_heads + kv_head) * self.rows
+            self.long(
+                rows,
+                pages,
+                mask,
+                shared,
+                workspace + Int64(place) * clusters * PartialRecord(self.head_dim).bytes,
+                counters + Int64(place) * 4,
+                z,
+                clusters,
+            )
+
+    def needed_pages(self, length, mask, columns):
+        """(first page that row 0 sees, pages from there to the last live one)."""
+        live = (length + (self.page_size - 1)) // self.page_size
+        live = select(live < columns, live, columns)
+        first_key = mask.key_ranges(length, Int32(0))[0].first
+        first = Int32(0) if first_key is None else first_key // self.page_size
+        return first, live - first
+
+    @cute.jit
+    def short(self, rows: Rows, pages: Pages, mask: CausalMask, shared: Int32):
+        """One cluster, one row group: as the cluster kernel does, with a loop over the steps."""
+        warp = cute.arch.warp_idx()
+        block, _, _ = cute.arch.block_idx()
+        rank, row_group = block % self.cluster, block // self.cluster % self.row_groups
+        arrived, rank_partials = shared + self.arrived, shared + self.rank_partials
+        self.push.expect(arrived, ROWS)
+
+        walk = pages.walk(pages.first + rank * self.warps + warp, self.cluster * self.warps)
+        incoming = self.pages.begin(walk)
+        query = self.load_query(rows.q, rows.q_stride, rows.request, rows.kv_head, row_group)
+        first_row = row_group * ROWS
+        state = RowState.empty(self.head_dim)
+        taken = self.empty_pages()
+        visible = mask.key_ranges(pages.length, row_group)
+        live = walk.pages(pages.length, self.page_size)
+        self.pages.start(walk, live, False, incoming)
+        steps = (live + (self.pages_per_step - 1)) // self.pages_per_step
+        for step in cutlass.range(steps, unroll=1):
+            self.pages.take(walk, live, step, False, incoming, taken)
+            numbers = walk.step(step, self.pages_per_step)
+            self.attend(query, taken, numbers, visible, rows.scale_log2, state, False)
+        self.softmax.finish(state)
+
+        merged = self.warp_merge.merge(shared + self.warp_partials, state)
+        self.push.meet()
+        self.push.send(rank_partials, arrived, rank, merged, ROWS)
+        for owned, row in self.owned_rows(rank, ROWS):
+            if owned < self.push.rows_per_rank(ROWS):
+                self.push.wait(arrived)
+                _, l, o = self.cluster_merge.merge(rank_partials, owned)
+                self.finish(rows, first_row + row, l, o)
+
+    @cute.jit
+    def long(
+        self,
+        rows: Rows,
+        pages: Pages,
+        mask: CausalMask,
+        shared: Int32,
+        workspace: Int64,
+        counters: Int64,
+        z: Int32,
+        clusters: Int32,
+    ):
+        """One of several clusters: this CTA's share of the pages, for all rows."""
+        lane, warp = cute.arch.lane_idx(), cute.arch.warp_idx()
+        block, _, _ = cute.arch.block_idx()
+        rank = block % self.cluster
+        cluster = z * self.row_groups + block // self.cluster % self.row_groups
+        arrived, rank_partials = shared + self.arrived, shared + self.rank_partials
+        region = shared + self.page_ring
+        self.push.expect(arrived, self.rows)
+
+        share, shares = cluster * self.cluster + rank, clusters * self.cluster
+        begin = pages.count * share // shares
+        end = pages.count * (share + 1) // shares
+        walk, live = pages.walk(pages.first + begin, 1), end - begin
+        streaming = self.ring.start(walk, live, region)
+        query = self.load_query(rows.q, rows.q_stride, rows.request, rows.kv_head, warp)
+        state = RowState.empty(self.head_dim)
+        taken = self.empty_pages(self.ring.v_columns)
+        # A step may reach past the share, into pages that another CTA attends.
+        last = (pages.first + end) * self.page_size - 1
+        visible = tuple(
+            KeyRange(keys.first, select(keys.last < last, keys.last, last))
+            for keys in mask.key_ranges(pages.length, warp)
+        )
+        steps = (live + (self.pages_per_step - 1)) // self.pages_per_step
+        for step in cutlass.range(steps, unroll=1):
+            self.ring.take(walk, live, step, region, streaming, taken)
+            numbers = walk.step(step, self.pages_per_step)
+            self.attend(query, taken, numbers, visible, rows.scale_log2, state, False)
+        self.ring.close()
+        self.softmax.finish(state)
+        self.values.finish(state.o, self.ring.v_columns)
+
+        self.push.meet()
+        for half in cutlass.range_constexpr(2):
+            mine = lane_units(state, half, warp * ROWS + lane // 4 + 8 * half, self.head_dim)
+            self.push.send(rank_partials, arrived, rank, mine, self.rows)
+        for owned, row in self.owned_rows(rank, self.rows):
+            if owned < self.push.rows_per_rank(self.rows):
+                self.push.wait(arrived)
+                m, l, o = self.cluster_merge.merge(rank_partials, owned)
+                records = workspace + Int64(row) * clusters * PartialRecord(self.head_dim).bytes
+                counter = counters + Int64(row) * 4
+                last_here = self.grid_merge.deposit(records, counter, cluster, clusters, m, l, o)
+                if last_here:
+                    total_l, total_o = self.grid_merge.collect(records, clusters)
+                    self.finish(rows, row, total_l, total_o)
+
+    def finish(self, rows: Rows, row, l: Float32, o: list[Float32]) -> None:
+        """Store one merged row."""
+        place = rows.request, rows.kv_head, row
+        gate = self.epilogue.load_gate(self.row(rows.gate, rows.gate_stride, *place))
+        self.epilogue.store(self.row(rows.out, rows.out_stride, *place), l, o, gate, rows.eps)
