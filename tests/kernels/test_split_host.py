@@ -89,6 +89,15 @@ def test_what_no_kernel_serves(split_module, function):
         ask(8, 0)
 
 
+def test_the_cluster_kernel_serves_no_window(split_module):
+    """Not even where it is named; the error says what it serves."""
+    arguments = make_problem([40], window=16).arguments()
+    case = Case("window", None, "window=16", "cluster: max_seq_len <= 2048, no window")
+    refuse(case, lambda: split_module.attn2(**arguments, variant="cluster"))
+    with pytest.raises(ValueError, match="'cluster' serves no window"):
+        split_module.compile_attn2("cluster", windowed=True, arch="sm_90a")
+
+
 @pytest.mark.parametrize(
     ("requests", "kv_heads", "num_splits"), [(1, 1, 1), (8, 2, 3), (3, 16, 32), (0, 2, 4)]
 )

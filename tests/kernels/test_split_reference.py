@@ -50,7 +50,7 @@ def exact(problem: Problem) -> torch.Tensor:
 @pytest.mark.parametrize("partition", [SPLIT, SMALL], ids=["split", "small"])
 def test_only_rounded_weights_separate_it_from_exact_attention(partition, window):
     """As for the cluster kernel's partition: no output is off by more than the two roundings explain."""
-    lengths = [0, 3, 8, 75, 333, 1100] + ([8300] if partition is SPLIT else [])
+    lengths = [0, 3, 8, 75, 333] + ([8300] if partition is SPLIT and window in (None, 200) else [])
     problem = make_problem(lengths, kv_heads=2, window=window, seed=1)
     absolute = torch.cat((problem.kv_cache[..., :HEAD_DIM], problem.kv_cache[..., HEAD_DIM:].abs()), -1)
     bound = exact(Problem(**{**vars(problem), "kv_cache": absolute}))

@@ -109,7 +109,6 @@ def test_each_page_is_read_once(kernel, live):
 FAULTS = {
     "no wait": r"\{ \.reg \.pred done; WAIT_\d+:.*\}",
     "no barrier in the loop": r"bar\.sync 0;(?![\s\S]*bar\.sync 0;)",
-    "no barrier behind the initialisation": r"bar\.sync 0;(?=[\s\S]*bar\.sync 0;)",
 }
 
 
