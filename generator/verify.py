@@ -24,7 +24,7 @@ from emulator import EmulatorError
 from emulator.counts import Counts
 from generator.compiled import load_module
 from generator.plan import Plan, VariantPlan
-from verification.attention import Partition, assert_close, worst_ulps
+from verification.attention import Partition, SplitPartition, assert_close, worst_ulps
 from verification.problems import FLAT_SCALE, MODEL_SCALE, Problem, make_problem
 from verification.runner import entry_name, run_emulated
 
@@ -42,20 +42,26 @@ OK, WRONG, FAILED, NO_REFERENCE = "ok", "WRONG", "FAILED", "no reference"
 DEFAULT_LONGEST = 2048
 """The longest length that a variant without a bound is tried on."""
 
+NUM_SPLITS = 2
+"""z slices of the launches of variants that split a request."""
+
 _ROOT = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True)
 class Case:
-    """A problem to try: lengths of its requests, its KV heads, and the softmax scale."""
+    """A problem to try: lengths of its requests, its KV heads, the softmax scale, and the deployment."""
 
     lengths: tuple[int, ...]
     kv_heads: int
+    max_seq_len: int
     scale: float = MODEL_SCALE
+    window: int | None = None
 
     def __str__(self) -> str:
         """In words."""
-        return f"L {', '.join(map(str, self.lengths))}; H {self.kv_heads}"
+        window = f"; W {self.window}" if self.window else ""
+        return f"L {', '.join(map(str, self.lengths))}; H {self.kv_heads}{window}"
 
 
 @dataclass(frozen=True)
@@ -85,11 +91,21 @@ def available(device: str) -> bool:
 def cases(variant: VariantPlan) -> list[Case]:
     """A batch of unlike short requests with padding, a request around the middle, and one of the longest.
 
-    The last has a flat softmax, so that each of its keys counts.
+    The last has a flat softmax, so that each of its keys counts. Of a variant that splits requests the
+    longest tried is just long enough for that; the one around the middle has a window if any is served.
     """
-    longest = variant.max_seq_len or DEFAULT_LONGEST
+    bound = longest = variant.max_seq_len or DEFAULT_LONGEST
+    if "short_rounds" in variant.facts:
+        pages = variant.facts["short_rounds"] * variant.facts["cluster"] * variant.facts["warps"]
+        longest = min(bound, pages * variant.facts["page_size"] + 137)
+        bound = min(bound, 2 * longest)
     short = tuple(min(length, longest) for length in (40, 0, 8, 129, 5))
-    return [Case(short, 2), Case((min(longest, longest // 2 + 9),), 2), Case((longest,), 1, FLAT_SCALE)]
+    window = 100 if variant.windows else None
+    return [
+        Case(short, 2, bound),
+        Case((min(longest, longest // 2 + 9),), 2, bound, window=window),
+        Case((longest,), 1, bound, FLAT_SCALE),
+    ]
 
 
 def verify(
@@ -131,24 +147,30 @@ def _run(
         problem = make_problem(
             case.lengths,
             kv_heads=case.kv_heads,
-            max_seq_len=variant.max_seq_len or DEFAULT_LONGEST,
+            max_seq_len=case.max_seq_len,
+            window=case.window,
             scale=case.scale,
             device="cuda" if device == "cuda" else "cpu",
             seed=seed or 0,
         )
         if device == "cuda":
-            out, seconds = _on_gpu(module, variant.name, problem)
+            out, seconds = _on_gpu(
+                module, variant.name, problem, _scratch(module, kernel, variant.name, problem)
+            )
         else:
             out, report = run_emulated(
                 module,
                 variant.name,
-                problem.arguments(),
+                problem.arguments() | _scratch(module, kernel, variant.name, problem),
                 out=problem.poisoned_out(),
                 seed=seed,
                 observers=[] if counts is None else [counts],
             )
             seconds = 0.0 if report is None else report.seconds
-        partition = Partition(kernel.cluster, kernel.warps, kernel.pages_per_step)
+        shape = kernel.cluster, kernel.warps, kernel.pages_per_step
+        partition = Partition(*shape)
+        if kernel.splits:
+            partition = SplitPartition(*shape, kernel.short_rounds, NUM_SPLITS)
         expected = problem.expected(partition, epilogue)
     except EmulatorError as error:
         return {"verdict": FAILED, "message": str(error)}
@@ -164,14 +186,32 @@ def _run(
     return found if counts is None else found | {"counts": _summary(counts)}
 
 
-def _on_gpu(module: ModuleType, variant: str, problem: Problem) -> tuple[torch.Tensor, float]:
+def _scratch(module: ModuleType, kernel: Any, variant: str, problem: Problem) -> dict[str, Any]:
+    """What a call needs besides, if the kernel splits requests."""
+    if not kernel.splits:
+        return {}
+    workspace, counters = module.allocate_scratch(
+        len(problem.seq_lens),
+        kv_heads=problem.kv_cache.shape[1],
+        max_seq_len=problem.max_seq_len,
+        window=problem.window,
+        num_splits=NUM_SPLITS,
+        device=problem.q.device,
+        variant=variant,
+    )
+    return {"workspace": workspace, "counters": counters, "num_splits": NUM_SPLITS}
+
+
+def _on_gpu(
+    module: ModuleType, variant: str, problem: Problem, scratch: dict[str, Any]
+) -> tuple[torch.Tensor, float]:
     """The output, and the seconds from the call to its end."""
     deployment = {"kv_heads": problem.kv_cache.shape[1], "max_seq_len": problem.max_seq_len}
-    module.prepare(**deployment, variant=variant)
+    module.prepare(**deployment, window=problem.window, variant=variant)
     out = problem.poisoned_out()
     torch.cuda.synchronize()
     began = time.perf_counter()
-    getattr(module, entry_name(module))(**problem.arguments(), out=out, variant=variant)
+    getattr(module, entry_name(module))(**problem.arguments(), **scratch, out=out, variant=variant)
     torch.cuda.synchronize()
     return out, time.perf_counter() - began
 

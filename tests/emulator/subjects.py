@@ -42,14 +42,17 @@ def run_cluster(problem: Problem, ptx: str | None = None, **more) -> torch.Tenso
         max_seq_len=problem.max_seq_len,
         scale=problem.scale,
         eps=problem.eps,
+        window=None,
+        splits=None,
+        scratch=(None, None),
     )
     emulator.launch(
         ptx or cluster_ptx(),
-        grid=kernel.grid(call.requests, call.kv_heads),
+        grid=kernel.grid(*call.extent),
         cluster=kernel.cluster,
         block=32 * kernel.warps,
         shared_bytes=kernel.shared_bytes,
-        arguments=[*call.tensors, *call.strides, call.columns, call.scale_log2, call.eps],
+        arguments=[*call.tensors, *call.strides, *call.integers, *call.numbers],
         **more,
     )
     return out
