@@ -11,12 +11,14 @@ push dsmem, cluster_merge rank_order, grid_merge workspace, epilogue norm_gate.
 Generated from spec.yaml; do not edit. Change the spec, or the file named above a section, then run
 `python -m generator generate`.
 
-sha256 of the plan, sources, template and formatter: 785dfd6b7a9aae719a2a9599085219567336ea1f6c89e003c2138106308c038a
+sha256 of the plan, sources, template and formatter: 688d181c1ec78d83ec17f87590bf5b08deec014a1e6d99777fc0c9cd624d1d00
 """
 
 import dataclasses
+import functools
 import math
 import numbers
+import operator
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -95,29 +97,34 @@ def registers(kind, count: int) -> cute.Tensor:
 
 @dataclass(frozen=True)
 class PageFragments:
-    """K and V of the pages of one step, BF16 pairs in the registers of a warp.
+    """K and V of one page, BF16 pairs in the registers of a warp, in rows.
 
-    Pair j of tile n of the step's pages is at n * pairs(head_dim) + j in both. Of K it is two dims of slot
-    8 n + g, as lanes read them. So it is of V, unless v_columns: then it is slots 2t and 2t + 1 of the
-    tile, of dim 8 j + g, an mma B fragment as it stands.
+    Pair j of tile n is at n * pairs(head_dim) + j in both: two dims of slot 8 n + g, as lanes read them.
     """
 
     k: cute.Tensor
     v: cute.Tensor
-    v_columns: bool = False
 
     @staticmethod
-    def empty(pages: int, page_size: int, head_dim: int, v_columns: bool = False) -> "PageFragments":
-        """Registers for this many pages, not yet set."""
-        count = pages * (page_size // TILE) * pairs(head_dim)
-        return PageFragments(registers(Int32, count), registers(Int32, count), v_columns)
+    def empty(page_size: int, head_dim: int) -> "PageFragments":
+        """Registers for a page, not yet set."""
+        count = page_size // TILE * pairs(head_dim)
+        return PageFragments(registers(Int32, count), registers(Int32, count))
+
+    def keys(self) -> cute.Tensor:
+        """K's fragments."""
+        return self.k
+
+    def values(self) -> cute.Tensor:
+        """V's fragments, in rows."""
+        return self.v
 
 
 @dataclass(frozen=True)
 class RowState:
     """What a lane has of the partials of its two rows (g, then g + 8) while a warp attends.
 
-    m: [2] running maxima, the same in the four lanes of a row. l: [2] sums of this lane's weights alone.
+    m: [2] running maxima of the base-2 logits, the same in the four lanes of a row. l: [2] sums of this lane's weights alone.
     o: [head_dim / 8 tiles of 4] unnormalised outputs, an mma accumulator: tile j holds two dims for row g
     and then for row g + 8, those of pair j. (While V comes in columns they are dims 8 j + 2t and
     8 j + 2t + 1, until the values stage's `finish` gives each lane the dims of its pairs.)
@@ -436,13 +443,14 @@ def load_shared_x4(address: Int32, *, loc=None, ip=None):
 
 
 @dsl_user_op
-def copy_async_16(shared: Int32, source: Int64, size: Int32, *, loc=None, ip=None) -> None:
+def copy_async_16(shared: Int32, source: Int64, size: Int32, further: int = 0, *, loc=None, ip=None) -> None:
     """Begin to copy 16 bytes from global to shared memory, past the L1 cache. Alignment: 16 bytes.
 
-    Of the source only the first `size` bytes are read, 0 for none; the rest is filled with zeros.
+    Of the source only the first `size` bytes are read, 0 for none; the rest is filled with zeros. further:
+    bytes to add to the source's address.
     """
     operands = (Int32(shared), Int64(source), Int32(size))
-    text = "cp.async.cg.shared.global [$0], [$1], 16, $2;"
+    text = f"cp.async.cg.shared.global [$0], [$1+{further}], 16, $2;"
     _asm(None, operands, text, "r,l,r", ordered=True, loc=loc, ip=ip)
 
 
@@ -540,6 +548,22 @@ def cta_sync(*, loc=None, ip=None) -> None:
 
 
 @dsl_user_op
+def element_address(base: Int64, index: Int32, stride: Int32, *, loc=None, ip=None) -> Int64:
+    """base + index * stride, in one instruction: index and stride are unsigned, the product has 64 bits."""
+    operands = (Int32(index), Int32(stride), Int64(base))
+    return Int64(_asm(T.i64(), operands, "mad.wide.u32 $0, $1, $2, $3;", "=l,r,r,l", loc=loc, ip=ip))
+
+
+@dsl_user_op
+def block_index_again(*, loc=None, ip=None) -> tuple[Int32, Int32, Int32]:
+    """(x, y, z) of the block, read where this stands: the compiler keeps no earlier value in registers."""
+    names = ("%ctaid.x", "%ctaid.y", "%ctaid.z")
+    return tuple(
+        Int32(_asm(T.i32(), (), f"mov.u32 $0, {name};", "=r", ordered=True, loc=loc, ip=ip)) for name in names
+    )
+
+
+@dsl_user_op
 def griddep_wait(*, loc=None, ip=None) -> None:
     """Wait until the kernels this one depends on have finished and their writes are visible."""
     _asm(None, (), "griddepcontrol.wait;", "", ordered=True, loc=loc, ip=ip)
@@ -571,14 +595,14 @@ class PageWalk:
     """One warp's walk through one request's block table, for one KV head.
 
     table: address of the request's first entry. columns: entries that may be read, at least 1.
-    cache: address of the KV head in page 0. page_stride: bytes from page to page.
+    cache: address of the KV head in page 0. page_stride: bytes from page to page, an unsigned number.
     first, stride: which pages are the warp's, as page numbers within the request.
     """
 
     table: Int64
     columns: Int32
     cache: Int64
-    page_stride: Int64
+    page_stride: Int32
     first: Int32
     stride: int
 
@@ -599,7 +623,7 @@ class PageWalk:
 
     def address(self, entry: Int32) -> Int64:
         """Where the page lies that the block table gives as `entry`."""
-        return self.cache + Int64(entry) * self.page_stride
+        return element_address(self.cache, entry, self.page_stride)
 
     def pages(self, length: Int32, page_size: int) -> Int32:
         """How many pages of a request of this length are the walk's."""
@@ -636,7 +660,7 @@ class Incoming:
     """Registers on their way: the table entries and the fragments of a warp's next step."""
 
     entries: cute.Tensor
-    pages: PageFragments
+    pages: list[PageFragments]
 
 
 @dataclass(frozen=True)
@@ -647,12 +671,13 @@ class RegisterPrefetch:
     page_size: int
     pages_per_step: int
 
+    def empty(self) -> list[PageFragments]:
+        """Registers for the pages of one step, not yet set."""
+        return [PageFragments.empty(self.page_size, self.head_dim) for _ in range(self.pages_per_step)]
+
     def begin(self, walk: PageWalk) -> Incoming:
         """Look up the pages of step 0 in the block table."""
-        incoming = Incoming(
-            registers(Int32, self.pages_per_step),
-            PageFragments.empty(self.pages_per_step, self.page_size, self.head_dim),
-        )
+        incoming = Incoming(registers(Int32, self.pages_per_step), self.empty())
         self._look_up(walk, Int32(0), incoming)
         return incoming
 
@@ -669,11 +694,12 @@ class RegisterPrefetch:
         step: Int32,
         last: cutlass.Constexpr[bool],
         incoming: Incoming,
-        pages: PageFragments,
+        pages: list[PageFragments],
     ) -> None:
         """Hand over the fragments of a step, and begin to load the next unless this is the `last`."""
-        pages.k.store(incoming.pages.k.load())
-        pages.v.store(incoming.pages.v.load())
+        for page, ready in zip(pages, incoming.pages, strict=True):
+            page.k.store(ready.k.load())
+            page.v.store(ready.v.load())
         if not last:
             self._load(walk, live, step + 1, incoming)
             self._look_up(walk, step + 2, incoming)
@@ -687,20 +713,18 @@ class RegisterPrefetch:
         lane = cute.arch.lane_idx()
         slot_bytes = 4 * self.head_dim
         for p in cutlass.range_constexpr(self.pages_per_step):
-            tiles = range(p * self.page_size // TILE, (p + 1) * self.page_size // TILE)
+            fragments = incoming.pages[p]
             if step * self.pages_per_step + p < live:
                 page = walk.address(incoming.entries[p])
-                for n in cutlass.range_constexpr(len(tiles)):
+                for n in cutlass.range_constexpr(self.page_size // TILE):
                     slot = page + Int64((lane // 4 + TILE * n) * slot_bytes)
-                    self._load_row(slot, tiles[n], incoming.pages.k)
-                for n in cutlass.range_constexpr(len(tiles)):
+                    self._load_row(slot, n, fragments.k)
+                for n in cutlass.range_constexpr(self.page_size // TILE):
                     slot = page + Int64((lane // 4 + TILE * n) * slot_bytes + slot_bytes // 2)
-                    self._load_row(slot, tiles[n], incoming.pages.v)
+                    self._load_row(slot, n, fragments.v)
             else:
-                for i in cutlass.range_constexpr(len(tiles) * pairs(self.head_dim)):
-                    at = tiles[0] * pairs(self.head_dim) + i
-                    incoming.pages.k[at] = Int32(0)
-                    incoming.pages.v[at] = Int32(0)
+                fragments.k.fill(0)
+                fragments.v.fill(0)
 
     def _load_row(self, address, tile, fragments):
         quarter = cute.arch.lane_idx() % 4
@@ -716,7 +740,7 @@ class RegisterPrefetch:
 # Scores by tensor cores: S = Q K^T with `mma.sync.m16n8k16`, BF16 operands, FP32 accumulation.
 #
 # Contract
-#     Computes the raw dot products of a row group's 16 query rows with the keys of the pages of one step.
+#     Computes the raw dot products of a row group's 16 query rows with the keys of a page.
 #     Neither scale nor mask is applied: a slot that no row sees gets whatever its bytes give, NaN included,
 #     and it is the softmax that must select it away.
 #
@@ -730,11 +754,10 @@ class RegisterPrefetch:
 
 @dataclass(frozen=True)
 class MmaScores:
-    """Q K^T of one row group and the pages of one step."""
+    """Q K^T of one row group and a page."""
 
     head_dim: int
     page_size: int
-    pages_per_step: int
 
     def load_query(self, row: Int64, row_plus_8: Int64) -> cute.Tensor:
         """A lane's A fragments: [2 * pairs(head_dim)] BF16 pairs, row g's and then row g + 8's.
@@ -751,19 +774,17 @@ class MmaScores:
                     query[half * count + 4 * c + i] = word
         return query
 
-    def scores(self, query: cute.Tensor, k: cute.Tensor) -> cute.Tensor:
+    def scores(self, query: cute.Tensor, k: cute.Tensor) -> list[Float32]:
         """[4 per tile of 8 keys] FP32 scores: keys 2t, 2t+1 of row g, then the same keys of row g + 8."""
         count = pairs(self.head_dim)
-        tiles = self.pages_per_step * self.page_size // TILE
-        scores = registers(Float32, 4 * tiles)
-        for n in range(tiles):
+        scores: list[Float32] = []
+        for n in range(self.page_size // TILE):
             tile = [Float32(0.0)] * 4
             for j in range(0, count, 2):
                 a = (query[j], query[count + j], query[j + 1], query[count + j + 1])
                 b = (k[n * count + j], k[n * count + j + 1])
                 tile = mma_bf16(a, b, tile)
-            for i in range(4):
-                scores[4 * n + i] = tile[i]
+            scores.extend(tile)
         return scores
 
 
@@ -789,7 +810,7 @@ class MmaScores:
 
 @dataclass(frozen=True)
 class KeyRange:
-    """The keys [first, last] that one row sees; none if last < first. first: None for 0."""
+    """The keys [first, last] that one row sees; none if last < first. first: None for 0, or below 0."""
 
     first: Int32 | None
     last: Int32
@@ -830,8 +851,7 @@ class CausalMask:
         last = length - self.tokens + token
         if self.window is None:
             return KeyRange(None, last)
-        low = last - (self.window - 1)
-        return KeyRange(select(low > 0, low, Int32(0)), last)
+        return KeyRange(last - (self.window - 1), last)
 
 
 # ============================================================================================================
@@ -939,18 +959,18 @@ def lane_units(state: RowState, half: int, row: Int32, head_dim: int) -> RowUnit
 # Online softmax: scores become weights, the running maximum and sum of each row move on.
 #
 # Contract
-#     Works in base 2: the caller folds scale * log2(e) into one factor, which multiplies each score once.
-#     A key that a row does not see gets the score -inf by selection, whatever its raw score was.
+#     Works in base 2: the caller folds scale * log2(e) into one factor, which is not negative (so that the
+#     largest score has the largest logit), and gives raw scores. With M the larger of the running maximum m and
+#     the step's largest score * scale,
 #
-#     With M the larger of the running maximum and the step's scores,
+#         weight = 2**(score * scale - M),  l = l * 2**(m - M) + sum(weights),  o = o * 2**(m - M),  m = M.
 #
-#         weight = 2**(score - M),  l = l * 2**(m - M) + sum(weights),  o = o * 2**(m - M),  m = M.
+#     (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.) The exponent is one fma. l
+#     sums the FP32 weights; the weights that go on to P V are rounded to BF16. A lane sums its own weights, in
+#     ascending order of keys; `finish` adds up the four lanes of a row.
 #
-#     (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.) l sums the FP32 weights;
-#     the weights that go on to P V are rounded to BF16. A lane sums its own weights, in ascending order of
-#     keys; `finish` adds up the four lanes of a row.
-#
-#     A row that sees no key keeps (-inf, 0, 0). A NaN score that a row sees makes its l NaN.
+#     A key that a row does not see gets the weight 0 and no say in the maximum, by selection, whatever its raw
+#     score was. A row that sees no key keeps (-inf, 0, 0). A NaN score that a row sees makes its l NaN.
 #
 #     Called by whole warps (shuffles); no barrier, no shared memory.
 # ============================================================================================================
@@ -958,64 +978,65 @@ def lane_units(state: RowState, half: int, row: Int32, head_dim: int) -> RowUnit
 
 @dataclass(frozen=True)
 class OnlineSoftmax:
-    """One step of the online softmax over `pages_per_step` pages."""
+    """One step of the online softmax, over some pages."""
 
     page_size: int
-    pages_per_step: int
 
     def weigh(
         self,
-        scores: cute.Tensor,
+        scores: list[Float32],
         first_keys: list[Int32],
         visible: tuple[KeyRange, KeyRange],
         scale_log2: Float32,
         state: RowState,
         first: bool,
+        masked: bool,
     ) -> cute.Tensor:
         """Turn a step's raw scores into weights; move m and l on, and rescale o.
 
-        scores: as the scores stage leaves them; they are overwritten. first_keys: the first key of each
-        page of the step. visible: the keys of the lane's two rows. first: nothing has been accumulated.
+        scores: as the scores stage leaves them, page by page. first_keys: the first key of each page of the
+        step. visible: the keys of the lane's two rows. first: nothing has been accumulated. masked: False
+        where both rows are known to see all keys.
 
         Returns the weights as mma A fragments, [4 per 16 keys] BF16 pairs.
         """
-        tiles = self.pages_per_step * self.page_size // TILE
-        t = cute.arch.lane_idx() % 4
-        for n in range(tiles):
-            tiles_a_page = self.page_size // TILE
-            key = first_keys[n // tiles_a_page] + (n % tiles_a_page) * TILE + 2 * t
-            for i in range(4):
-                score = mul(scores[4 * n + i], scale_log2)
-                seen = visible[i // 2].sees(key + i % 2)
-                scores[4 * n + i] = select(seen, score, Float32(NEGATIVE_INFINITY))
-
+        tiles = len(first_keys) * self.page_size // TILE
+        fragments = registers(Int32, 2 * tiles)
         for half in range(2):
             row = [scores[4 * n + 2 * half + e] for n in range(tiles) for e in range(2)]
-            top = row[0] if first else state.m[half]
-            for score in row[1:] if first else row:
-                top = maximum(top, score)
+            seen = self._seen(first_keys, visible[half]) if masked else []
+            least = Float32(NEGATIVE_INFINITY)
+            shown = [select(s, x, least) for s, x in zip(seen, row, strict=True)] if masked else row
+            top = functools.reduce(maximum, shown)
             for lanes in (1, 2):
                 top = maximum(top, shuffle_xor(top, lanes))
-            base = exponent_base(top)
-            weights = [exp2(sub(score, base)) for score in row]
-            total = weights[0]
-            for weight in weights[1:]:
-                total = add(total, weight)
+            # `max` drops the NaN that -inf * 0 is.
+            m = maximum(state.m[half], mul(top, scale_log2))
+            base = exponent_base(m)
+            below = mul(base, Float32(-1.0))
+            weights = [exp2(fma(score, scale_log2, below)) for score in row]
+            if masked:
+                weights = [select(s, w, Float32(0.0)) for s, w in zip(seen, weights, strict=True)]
+            total = functools.reduce(add, weights)
+            for n in range(tiles):
+                fragments[2 * n + half] = pack_bf16(weights[2 * n], weights[2 * n + 1])
             if not first:
                 factor = exp2(sub(state.m[half], base))
                 total = add(mul(state.l[half], factor), total)
                 for j in range(2 * half, cute.size(state.o), 4):
                     for e in range(2):
                         state.o[j + e] = mul(state.o[j + e], factor)
-            state.m[half] = top
+            state.m[half] = m
             state.l[half] = total
-            for i, weight in enumerate(weights):
-                scores[4 * (i // 2) + 2 * half + i % 2] = weight
-
-        fragments = registers(Int32, 2 * tiles)
-        for i in range(2 * tiles):
-            fragments[i] = pack_bf16(scores[2 * i], scores[2 * i + 1])
         return fragments
+
+    def _seen(self, first_keys, keys: KeyRange) -> list:
+        """Which of the lane's keys of a step a row sees, in ascending order."""
+        t = cute.arch.lane_idx() % 4
+        tiles = range(0, self.page_size, TILE)
+        return [
+            keys.sees(first + tile + 2 * t + e) for first in first_keys for tile in tiles for e in range(2)
+        ]
 
     def finish(self, state: RowState) -> None:
         """Make l the sum over all keys of the row, the same in its four lanes."""
@@ -1032,68 +1053,64 @@ class OnlineSoftmax:
 # Values by tensor cores: O += P V with `mma.sync.m16n8k16`, V transposed in registers by `movmatrix`.
 #
 # Contract
-#     Adds to the accumulator of a row group the values of the pages of one step, weighted. V comes as lanes
-#     load it, a slot's dims side by side; the mma wants a dim's slots side by side, which is the transpose
-#     of an 8 x 8 matrix a pair, and so the output's dims come out in the permuted order of V. Where V comes in
-#     columns already, nothing is transposed, the dims come out in order, and `finish` after the last step
-#     permutes them. Both give the same bits.
+#     Adds to the accumulator of a row group the values of a page, weighted. Pair j of tile n of V is at
+#     n * pairs(head_dim) + j. V may come in rows, a slot's dims side by side, as lanes load it: the mma wants a
+#     dim's slots side by side, which is the transpose of an 8 x 8 matrix a pair, and so the output's dims come
+#     out in the permuted order of V. Or it comes in columns: slots 2t and 2t + 1 of the tile, of dim 8 j + g, an
+#     mma B fragment as it stands; then nothing is transposed, the dims come out in order, and `finish` after
+#     the last step permutes them. Both give the same bits.
 #
 #     A slot's value must reach the rows that see the slot, and no other row, though the 16 rows of an mma
 #     may belong to two tokens: with a weight of 0, a NaN or an Inf in V would still spoil the product. Pages
-#     that both tokens see whole, nearly all, take one mma a tile. In the others the slots that a token does
-#     not see are zeroed, and each of the two tokens gets an mma of its own, of which only its rows are kept.
-#     Both ways add the same numbers in the same order, so they agree bit for bit. A page of which neither
-#     token sees anything adds nothing.
+#     that both tokens see whole, nearly all, take one mma a tile. In the others the caller asks for masking: the
+#     slots that a token does not see are zeroed, and each of the two tokens gets an mma of its own, of which
+#     only its rows are kept. Both ways add the same numbers in the same order, so they agree bit for bit.
 #
-#     Pages accumulate in ascending order. Called by whole warps; no barrier, no fence, no memory.
+#     Called by whole warps; no barrier, no fence, no memory.
 # ============================================================================================================
 
 
 @dataclass(frozen=True)
 class MmaValues:
-    """P V of one row group and the pages of one step."""
+    """P V of one row group and a page."""
 
     head_dim: int
     page_size: int
-    pages_per_step: int
 
-    @cute.jit
     def accumulate(
         self,
-        weights: cute.Tensor,
-        pages: PageFragments,
-        first_keys: list[Int32],
+        weights: list[Int32],
+        v: cute.Tensor,
+        v_columns: bool,
+        first_key: Int32,
         visible: tuple[KeyRange, KeyRange],
+        masked: bool,
         o: cute.Tensor,
-    ):
-        """o += weights @ V.
+    ) -> None:
+        """o += weights @ V, of one page.
 
-        weights: A fragments as the softmax stage leaves them. pages: as the loader leaves them. first_keys:
-        the first key of each page. visible: the keys of the lane's two rows.
+        weights: the page's A fragments as the softmax stage leaves them. v: as the loader leaves it, in
+        columns or in rows. first_key: the first key of the page. visible: the keys of the lane's two rows.
+        masked: False where both rows are known to see the whole page.
         """
-        for p in cutlass.range_constexpr(self.pages_per_step):
-            key = first_keys[p]
-            a = [weights[4 * p + i] for i in range(4)]
-            whole = visible[0].sees_all(key, self.page_size) & visible[1].sees_all(key, self.page_size)
-            some = visible[0].sees_any(key, self.page_size) | visible[1].sees_any(key, self.page_size)
-            if whole:
-                self._whole_page(a, pages, p, o)
-            elif some:
-                self._ragged_page(a, pages, p, key, visible, o)
+        if masked:
+            self._ragged_page(weights, v, v_columns, first_key, visible, o)
+        else:
+            self._whole_page(weights, v, v_columns, o)
 
-    def _whole_page(self, a, pages, page, o):
+    def _whole_page(self, a, v, v_columns, o):
         for j in range(pairs(self.head_dim)):
-            out = mma_bf16(a, self._columns(pages, page, j), [o[4 * j + i] for i in range(4)])
+            out = mma_bf16(a, self._columns(v, v_columns, j), [o[4 * j + i] for i in range(4)])
             for i in range(4):
                 o[4 * j + i] = out[i]
 
-    def _ragged_page(self, a, pages, page, first_key, visible, o):
+    def _ragged_page(self, a, v, v_columns, first_key, visible, o):
         t = cute.arch.lane_idx() % 4
         keep = [
             [self._seen_pair(rows, first_key + tile * TILE + 2 * t) for tile in range(2)] for rows in visible
         ]
         for j in range(pairs(self.head_dim)):
-            b = self._columns(pages, page, j)
+            b = self._columns(v, v_columns, j)
             c = [o[4 * j + i] for i in range(4)]
             for half in range(2):
                 seen = [b[tile] & keep[half][tile] for tile in range(2)]
@@ -1128,11 +1145,10 @@ class MmaValues:
             swapped[high] = select(upper, tile[high], given)
         return swapped
 
-    def _columns(self, pages, page, j):
+    def _columns(self, v, v_columns, j):
         """B fragments of dim tile j: pairs (slots 2t, 2t + 1) of one dim, for the page's two tiles."""
-        tiles = range(page * self.page_size // TILE, (page + 1) * self.page_size // TILE)
-        held = [pages.v[n * pairs(self.head_dim) + j] for n in tiles]
-        return held if pages.v_columns else [movmatrix(pair) for pair in held]
+        held = [v[n * pairs(self.head_dim) + j] for n in range(self.page_size // TILE)]
+        return held if v_columns else [movmatrix(pair) for pair in held]
 
     def _seen_pair(self, rows, key):
         """A mask that keeps those of keys `key` and `key` + 1 (low and high half) that the rows see."""
@@ -1414,6 +1430,10 @@ class NormGateEpilogue:
 # ============================================================================================================
 
 
+BF16_SIGNS = -0x7FFF8000
+"""The sign bits of a pair of BF16 numbers."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class AttentionKernel:
     """One compiled form of a kernel; every field is known at compile time.
@@ -1467,31 +1487,68 @@ class AttentionKernel:
         column = (kv_head * self.heads_per_kv + head) * self.head_dim * 2
         return base + Int64(request * self.tokens + token) * stride + Int64(column)
 
-    def load_query(self, q, stride, request, kv_head, row_group) -> cute.Tensor:
-        """The query rows of a row group, as the scores stage keeps them."""
+    def load_query(self, q, stride, request, kv_head, row_group, scale) -> cute.Tensor:
+        """The query rows of a row group, as the scores stage keeps them, negated if the scale is negative.
+
+        So the softmax may have the scale's magnitude instead; a change of sign is exact.
+        """
         first = row_group * ROWS + cute.arch.lane_idx() // 4
         rows = (self.row(q, stride, request, kv_head, row) for row in (first, first + ROWS // 2))
-        return self.scores.load_query(*rows)
-
-    def empty_pages(self, v_columns: bool = False) -> PageFragments:
-        """Room for the fragments of one step."""
-        return PageFragments.empty(self.pages_per_step, self.page_size, self.head_dim, v_columns)
+        query = self.scores.load_query(*rows)
+        signs = select(scale < 0.0, Int32(BF16_SIGNS), Int32(0))
+        for i in range(cute.size(query)):
+            query[i] = query[i] ^ signs
+        return query
 
     def attend(
         self,
         query: cute.Tensor,
-        pages: PageFragments,
+        pages: list,
         page_numbers: list[Int32],
         visible: tuple[KeyRange, KeyRange],
         scale_log2: Float32,
         state: RowState,
-        first: bool,
+        *,
+        first: bool = False,
+        masked: bool = True,
+        v_columns: bool = False,
     ) -> None:
-        """Attend the pages of one step, whose numbers within the request are `page_numbers`."""
+        """Attend some pages at once, whose numbers within the request are `page_numbers`.
+
+        pages: what gives the fragments of each, by `keys` and `values`. first: nothing has been attended
+        before. masked: False where all rows see all keys of these pages. v_columns: how V comes.
+        """
         first_keys = [page * self.page_size for page in page_numbers]
-        scores = self.scores.scores(query, pages.k)
-        weights = self.softmax.weigh(scores, first_keys, visible, scale_log2, state, first)
-        self.values.accumulate(weights, pages, first_keys, visible, state.o)
+        scores = [score for page in pages for score in self.scores.scores(query, page.keys())]
+        magnitude = maximum(scale_log2, mul(scale_log2, Float32(-1.0)))
+        weights = self.softmax.weigh(scores, first_keys, visible, magnitude, state, first, masked)
+        for p, page in enumerate(pages):
+            a = [weights[4 * p + i] for i in range(4)]
+            self.values.accumulate(a, page.values(), v_columns, first_keys[p], visible, masked, state.o)
+
+    @cute.jit
+    def attend_step(
+        self,
+        query: cute.Tensor,
+        pages: list,
+        page_numbers: list[Int32],
+        visible: tuple[KeyRange, KeyRange],
+        scale_log2: Float32,
+        state: RowState,
+        first: cutlass.Constexpr[bool],
+    ):
+        """Attend the pages of a warp's step: without masks if both rows see all of them."""
+        if self.sees_all(visible, page_numbers, 1):
+            self.attend(query, pages, page_numbers, visible, scale_log2, state, first=first, masked=False)
+        else:
+            self.attend(query, pages, page_numbers, visible, scale_log2, state, first=first)
+
+    def sees_all(self, visible: tuple[KeyRange, KeyRange], page_numbers: list[Int32], run: int):
+        """Whether both rows see all keys of the pages, and of those that follow in a run of `run` pages."""
+        # The earlier token sees less at the end, the later one less at a window's beginning.
+        both = KeyRange(visible[1].first, visible[0].last)
+        keys = [page * self.page_size for page in page_numbers]
+        return functools.reduce(operator.and_, [both.sees_all(key, run * self.page_size) for key in keys])
 
     def owned_rows(self, rank, rows: int) -> list[tuple[Int32, Int32]]:
         """The rows of an exchange that a warp finishes: (number among the rank's, row of the exchange).
@@ -1637,12 +1694,12 @@ class ClusterKernel(AttentionKernel):
             table=table + Int64(request) * table_stride,
             columns=columns,
             cache=cache + Int64(kv_head) * head_stride,
-            page_stride=page_stride,
+            page_stride=Int32(page_stride),
             first=rank * self.warps + warp,
             stride=self.cluster * self.warps,
         )
         incoming = self.pages.begin(walk)
-        query = self.load_query(q, q_stride, request, kv_head, row_group)
+        query = self.load_query(q, q_stride, request, kv_head, row_group, scale_log2)
         owned_rows = self.owned_rows(rank, ROWS)
         gates = [
             self.epilogue.load_gate(self.row(gate, gate_stride, request, kv_head, first_row + row))
@@ -1650,7 +1707,7 @@ class ClusterKernel(AttentionKernel):
         ]
 
         state = RowState.empty(self.head_dim)
-        pages = self.empty_pages()
+        pages = self.pages.empty()
         visible = CausalMask(self.tokens, self.heads_per_kv).key_ranges(length, row_group)
         live = walk.pages(length, self.page_size)
         self.pages.start(walk, live, self.steps == 1, incoming)
@@ -1658,7 +1715,7 @@ class ClusterKernel(AttentionKernel):
             if step * self.pages_per_step < live:
                 self.pages.take(walk, live, Int32(step), step + 1 == self.steps, incoming, pages)
                 numbers = walk.step(step, self.pages_per_step)
-                self.attend(query, pages, numbers, visible, scale_log2, state, step == 0)
+                self.attend_step(query, pages, numbers, visible, scale_log2, state, step == 0)
         self.softmax.finish(state)
 
         merged = self.warp_merge.merge(shared + self.warp_partials, state)
@@ -1771,49 +1828,85 @@ def tiles(page_size: int) -> int:
 
 
 @dataclass(frozen=True)
+class SwizzledPage:
+    """A page in shared memory, its chunks moved against bank conflicts.
+
+    It begins `offset` bytes after `step`, the address of its step's first page. Swizzling flips address bits
+    below those of the offset, so it is done once for all pages of a step.
+    """
+
+    step: Int32
+    offset: Int32 | int
+    head_dim: int
+    page_size: int
+
+    def keys(self) -> cute.Tensor:
+        """K's fragments."""
+        lane = cute.arch.lane_idx()
+        g, t = lane // 4, lane % 4
+        chunk = self.step + g * slot_bytes(self.head_dim) + 16 * (t ^ (g % 2 * 4))
+        fragments = registers(Int32, tiles(self.page_size) * pairs(self.head_dim))
+        for n in range(tiles(self.page_size)):
+            tile = self.offset + TILE * n * slot_bytes(self.head_dim)
+            for c in range(chunks(self.head_dim)):
+                words = load_shared_x4((chunk ^ (64 * c)) + tile)
+                for i, word in enumerate(words):
+                    fragments[n * pairs(self.head_dim) + 4 * c + i] = word
+        return fragments
+
+    def values(self) -> cute.Tensor:
+        """V's fragments, in columns."""
+        lane = cute.arch.lane_idx()
+        # Matrices: (tile 0, dims 8 j), (tile 1, dims 8 j), then the same of dims 8 j + 8.
+        slot, further = lane % 16, lane // 16
+        row = self.step + slot * slot_bytes(self.head_dim) + slot_bytes(self.head_dim) // 2
+        chunk = row + 16 * (further ^ (slot % TILE))
+        fragments = registers(Int32, tiles(self.page_size) * pairs(self.head_dim))
+        for j in range(0, pairs(self.head_dim), 2):
+            words = load_matrices_transposed((chunk ^ (16 * j)) + self.offset)
+            for i, word in enumerate(words):
+                fragments[i % 2 * pairs(self.head_dim) + j + i // 2] = word
+        return fragments
+
+
+@dataclass(frozen=True)
 class CpAsyncRing:
     """A ring of `depth` pages that all threads of the CTA fill."""
 
     head_dim: int
     page_size: int
-    pages_per_step: int
+    ring_pages_per_step: int
     warps: int
     depth: int
 
     @property
     def steps_ahead(self) -> int:
         """Steps whose pages are on their way while one is attended."""
-        return self.depth // self.pages_per_step - 1
+        return self.depth // self.ring_pages_per_step - 1
 
     @property
     def v_columns(self) -> bool:
         """V comes as mma B fragments."""
         return True
 
-    def open(self, region: Int32) -> None:
-        """Nothing: copies are counted by the threads themselves."""
-
     def start(self, walk: PageWalk, live: Int32, region: Int32) -> WalkEntries:
         """Begin to copy the pages of the first steps. live: how many pages the CTA's walk has."""
         entries = WalkEntries.begin(walk)
         for step in range(self.steps_ahead):
-            self._copy(walk, live, Int32(step), region, entries)
+            self._copy(Int32(step), region, self._sources(walk, live, Int32(step), entries))
         return entries
 
-    def take(
-        self,
-        walk: PageWalk,
-        live: Int32,
-        step: Int32,
-        region: Int32,
-        state: WalkEntries,
-        pages: PageFragments,
-    ) -> None:
-        """Hand over the fragments of a step, and begin to copy into the place of the step before."""
+    def take(self, walk: PageWalk, live: Int32, step: Int32, region: Int32, entries: WalkEntries) -> None:
+        """Wait for a step's pages, and begin to copy into the place of the step before."""
+        sources = self._sources(walk, live, step + self.steps_ahead, entries)
         copy_async_wait(self.steps_ahead - 1)
         cta_sync()
-        self._copy(walk, live, step + self.steps_ahead, region, state)
-        self._read(step, region, pages)
+        self._copy(step + self.steps_ahead, region, sources)
+
+    def page(self, step: Int32, page: Int32 | int, region: Int32) -> SwizzledPage:
+        """One of the pages of the step that was taken last."""
+        a_page = page_bytes(self.head_dim, self.page_size)
+        return SwizzledPage(region + self._place(step) * a_page, page * a_page, self.head_dim, self.page_size)
 
     def close(self) -> None:
         """Wait for the copies of steps that the walk did not have."""
@@ -1821,46 +1914,43 @@ class CpAsyncRing:
 
     def _place(self, step):
         """Which page of the ring holds the step's first page."""
-        return step % (self.depth // self.pages_per_step) * self.pages_per_step
+        return step % (self.depth // self.ring_pages_per_step) * self.ring_pages_per_step
 
-    def _copy(self, walk, live, step, region, entries):
+    def _sources(self, walk, live, step, entries):
+        """Where the thread's part of each page of the step begins, and the bytes of each of its copies."""
         thread, _, _ = cute.arch.thread_idx()
-        a_slot = slot_bytes(self.head_dim) // 16
-        threads = 32 * self.warps
-        entries.advance(walk, step * self.pages_per_step)
-        for p in range(self.pages_per_step):
-            index = step * self.pages_per_step + p
+        entries.advance(walk, step * self.ring_pages_per_step)
+        # Of all pages, so that each takes one instruction.
+        mine = dataclasses.replace(walk, cache=walk.cache + Int64(16 * thread))
+        sources = []
+        for p in range(self.ring_pages_per_step):
+            index = step * self.ring_pages_per_step + p
             wanted = index < live
             entry = select(wanted, entries.at(index), Int32(0))
-            size = select(wanted, Int32(16), Int32(0))
-            page = region + (self._place(step) + p) * page_bytes(self.head_dim, self.page_size)
-            for first in range(0, page_bytes(self.head_dim, self.page_size) // 16, threads):
-                chunk = thread + first
-                slot, column = chunk // a_slot, chunk % a_slot
-                in_v = column >= a_slot // 2
-                place = slot * a_slot + (column ^ select(in_v, slot % 8, slot % 2 * 4))
-                copy_async_16(page + 16 * place, walk.address(entry) + Int64(16 * chunk), size)
+            sources.append((mine.address(entry), select(wanted, Int32(16), Int32(0))))
+        return sources
+
+    def _copy(self, step, region, sources):
+        thread, _, _ = cute.arch.thread_idx()
+        a_page = page_bytes(self.head_dim, self.page_size)
+        for p, (source, size) in enumerate(sources):
+            page = region + (self._place(step) + p) * a_page
+            for first in range(0, a_page // 16, 32 * self.warps):
+                target = page + 16 * self._swizzled(thread, first)
+                copy_async_16(target, source, size, 16 * first)
         copy_async_commit()
 
-    def _read(self, step, region, pages):
-        lane = cute.arch.lane_idx()
-        g, t = lane // 4, lane % 4
-        for p in range(self.pages_per_step):
-            page = region + (self._place(step) + p) * page_bytes(self.head_dim, self.page_size)
-            at = p * tiles(self.page_size) * pairs(self.head_dim)
-            for n in range(tiles(self.page_size)):
-                slot = page + (TILE * n + g) * slot_bytes(self.head_dim)
-                for c in range(chunks(self.head_dim)):
-                    words = load_shared_x4(slot + 16 * ((4 * c + t) ^ (g % 2 * 4)))
-                    for i, word in enumerate(words):
-                        pages.k[at + n * pairs(self.head_dim) + 4 * c + i] = word
-            # Matrices: (tile 0, dims 8 j), (tile 1, dims 8 j), then the same of dims 8 j + 8.
-            slot, further = lane % 16, lane // 16
-            row = page + slot * slot_bytes(self.head_dim) + slot_bytes(self.head_dim) // 2
-            for j in range(0, pairs(self.head_dim), 2):
-                words = load_matrices_transposed(row + 16 * ((j + further) ^ (slot % 8)))
-                for i, word in enumerate(words):
-                    pages.v[at + i % 2 * pairs(self.head_dim) + j + i // 2] = word
+    def _swizzled(self, thread, first: int):
+        """Where chunk `thread + first` of a page lies, in chunks."""
+        a_slot = slot_bytes(self.head_dim) // 16
+        further = 0
+        if first % (TILE * a_slot) == 0:
+            # Whole tiles on, the slots' places repeat: one address serves them all.
+            first, further = 0, first
+        chunk = thread + first
+        slot, column = chunk // a_slot, chunk % a_slot
+        moved = select(column >= a_slot // 2, slot % TILE, slot % 2 * (a_slot // 4))
+        return slot * a_slot + (column ^ moved) + further
 
 
 # ============================================================================================================
@@ -1882,6 +1972,10 @@ class CpAsyncRing:
 #
 #     Records may hold anything before the launch, counters must hold zero.
 # ============================================================================================================
+
+
+COLLECTED = 4
+"""Records that a lane reads at once."""
 
 
 @dataclass(frozen=True)
@@ -1924,28 +2018,32 @@ class WorkspaceMerge:
     @cute.jit
     def collect(self, row: Int64, clusters: Int32):
         """(l, the lane's two dims of o) of the row over all clusters."""
+        merged = registers(Float32, 4)
+        merged.fill(0.0)
+        merged[0] = Float32(NEGATIVE_INFINITY)
+        for batch in cutlass.range((clusters + (COLLECTED - 1)) // COLLECTED, unroll=1):
+            m, l, o = self._load_batch(row, batch * COLLECTED, clusters)
+            top, factors = merge_weights([merged[0], *m])
+            merged[0] = top
+            merged[1] = weighted_sum(factors, [merged[1], *l])
+            for d in cutlass.range_constexpr(2):
+                merged[2 + d] = weighted_sum(factors, [merged[2 + d], *(part[d] for part in o)])
+        return merged[1], [merged[2], merged[3]]
+
+    def _load_batch(self, row, first, clusters):
+        """The partials of COLLECTED clusters, all in flight at once; those past the last are over no key."""
         record = PartialRecord(self.head_dim)
         lane = cute.arch.lane_idx()
-        top = registers(Float32, 1)
-        top[0] = Float32(NEGATIVE_INFINITY)
-        for i in cutlass.range(lane, clusters, 32, unroll=1):
-            m_i, _ = load_device_f32x2(row + Int64(i) * record.bytes + record.stats)
-            top[0] = maximum(top[0], m_i)
-        m = top[0]
-        for lanes in (16, 8, 4, 2, 1):
-            m = maximum(m, shuffle_xor(m, lanes))
-        base = exponent_base(m)
-        total = registers(Float32, 3)
-        total.fill(0.0)
-        for i in cutlass.range(clusters, unroll=4):
-            other = row + Int64(i) * record.bytes
-            m_j, l_j = load_device_f32x2(other + record.stats)
-            o_j = load_device_f32x2(other + Int64(8 * lane))
-            factor = exp2(sub(m_j, base))
-            total[0] = fma(factor, l_j, total[0])
-            total[1] = fma(factor, o_j[0], total[1])
-            total[2] = fma(factor, o_j[1], total[2])
-        return total[0], [total[1], total[2]]
+        m, l, o = [], [], []
+        for i in range(COLLECTED):
+            there = first + i < clusters
+            other = row + Int64(select(there, first + i, clusters - 1)) * record.bytes
+            stats = load_device_f32x2(other + record.stats)
+            part = load_device_f32x2(other + Int64(8 * lane))
+            m.append(select(there, stats[0], Float32(NEGATIVE_INFINITY)))
+            l.append(select(there, stats[1], Float32(0.0)))
+            o.append([select(there, x, Float32(0.0)) for x in part])
+        return m, l, o
 
 
 # ============================================================================================================
@@ -1999,7 +2097,7 @@ class Pages:
     table: Int64
     columns: Int32
     cache: Int64
-    page_stride: Int64
+    page_stride: Int32
     length: Int32
     first: Int32
     count: Int32
@@ -2018,6 +2116,8 @@ class SplitKernel(AttentionKernel):
     """
 
     short_rounds: int
+    ring_pages_per_step: int
+    resident: int
     warp_partials: int
     rank_partials: int
     arrived: int
@@ -2045,7 +2145,8 @@ class SplitKernel(AttentionKernel):
 
     def grid(self, requests, kv_heads, num_splits):
         """The launch's extent in CTAs; it depends on nothing else."""
-        return [self.cluster * self.row_groups * requests, kv_heads, num_splits]
+        slices = (num_splits + (self.row_groups - 1)) // self.row_groups
+        return [self.cluster * self.row_groups * requests, kv_heads, slices]
 
     @cute.jit
     def __call__(
@@ -2098,11 +2199,14 @@ class SplitKernel(AttentionKernel):
             window,
             scale_log2,
             eps,
+            num_splits,
         ).launch(
             grid=self.grid(requests, kv_heads, num_splits),
             block=[32 * self.warps, 1, 1],
             cluster=[self.cluster, 1, 1],
             smem=self.shared_bytes,
+            min_blocks_per_mp=self.resident,
+            preferred_smem_carveout=-1,
             use_pdl=self.pdl,
             stream=stream,
         )
@@ -2128,28 +2232,30 @@ class SplitKernel(AttentionKernel):
         window: Int32,
         scale_log2: Float32,
         eps: Float32,
+        num_splits: Int32,
     ):
         """One CTA: find out which way its request goes, and go it."""
         block, kv_head, z = cute.arch.block_idx()
         request = block // (self.cluster * self.row_groups)
-        shared = cute.arch.get_dyn_smem(cutlass.Uint8, alignment=16).toint()
+        shared = cute.arch.get_dyn_smem(cutlass.Uint8, alignment=128).toint()
         self.push.open(shared + self.arrived)
-        self.ring.open(shared + self.page_ring)
         if cutlass.const_expr(self.pdl):
             griddep_launch_dependents()
             griddep_wait()
 
-        length = load_global_i32(lengths + Int64(request) * 4)
+        # No key is looked for past the table, whatever the length says.
+        length, most = load_global_i32(lengths + Int64(request) * 4), columns * self.page_size
+        length = select(length < most, length, most)
         mask = CausalMask(
             self.tokens, self.heads_per_kv, window if cutlass.const_expr(self.windowed) else None
         )
-        first, count = self.needed_pages(length, mask, columns)
+        first, count = self.needed_pages(length, mask)
         rows = Rows(request, kv_head, q, q_stride, gate, gate_stride, out, out_stride, scale_log2, eps)
         pages = Pages(
             table=table + Int64(request) * table_stride,
             columns=columns,
             cache=cache + Int64(kv_head) * head_stride,
-            page_stride=page_stride,
+            page_stride=Int32(page_stride),
             length=length,
             first=first,
             count=count,
@@ -2157,27 +2263,22 @@ class SplitKernel(AttentionKernel):
         if count <= self.short_pages:
             if z == 0:
                 self.short(rows, pages, mask, shared)
-        else:
-            _, kv_heads, num_splits = cute.arch.grid_dim()
-            clusters = self.row_groups * num_splits
-            place = (request * kv_heads + kv_head) * self.rows
-            self.long(
-                rows,
-                pages,
-                mask,
-                shared,
-                workspace + Int64(place) * clusters * PartialRecord(self.head_dim).bytes,
-                counters + Int64(place) * 4,
-                z,
-                clusters,
-            )
+        elif self.cluster_index(block, z) < num_splits:
+            state = self.stream(rows, pages, mask, shared, num_splits)
+            # What follows is worked out again, so that no register keeps it meanwhile.
+            block, kv_head, z = block_index_again()
+            request = block // (self.cluster * self.row_groups)
+            rows = dataclasses.replace(rows, request=request, kv_head=kv_head)
+            cluster = self.cluster_index(block, z)
+            self.merge_clusters(rows, state, shared, workspace, counters, cluster, num_splits)
 
-    def needed_pages(self, length, mask, columns):
+    def needed_pages(self, length, mask):
         """(first page that row 0 sees, pages from there to the last live one)."""
         live = (length + (self.page_size - 1)) // self.page_size
-        live = select(live < columns, live, columns)
         first_key = mask.key_ranges(length, Int32(0))[0].first
-        first = Int32(0) if first_key is None else first_key // self.page_size
+        first = (
+            Int32(0) if first_key is None else select(first_key > 0, first_key, Int32(0)) // self.page_size
+        )
         return first, live - first
 
     @cute.jit
@@ -2191,10 +2292,10 @@ class SplitKernel(AttentionKernel):
 
         walk = pages.walk(pages.first + rank * self.warps + warp, self.cluster * self.warps)
         incoming = self.pages.begin(walk)
-        query = self.load_query(rows.q, rows.q_stride, rows.request, rows.kv_head, row_group)
+        query = self.load_query(rows.q, rows.q_stride, rows.request, rows.kv_head, row_group, rows.scale_log2)
         first_row = row_group * ROWS
         state = RowState.empty(self.head_dim)
-        taken = self.empty_pages()
+        taken = self.pages.empty()
         visible = mask.key_ranges(pages.length, row_group)
         live = walk.pages(pages.length, self.page_size)
         self.pages.start(walk, live, False, incoming)
@@ -2202,82 +2303,124 @@ class SplitKernel(AttentionKernel):
         for step in cutlass.range(steps, unroll=1):
             self.pages.take(walk, live, step, False, incoming, taken)
             numbers = walk.step(step, self.pages_per_step)
-            self.attend(query, taken, numbers, visible, rows.scale_log2, state, False)
+            self.attend_step(query, taken, numbers, visible, rows.scale_log2, state, False)
         self.softmax.finish(state)
 
         merged = self.warp_merge.merge(shared + self.warp_partials, state)
         self.push.meet()
         self.push.send(rank_partials, arrived, rank, merged, ROWS)
-        for owned, row in self.owned_rows(rank, ROWS):
+        owned_rows = self.owned_rows(rank, ROWS)
+        gates = [self.load_gate(rows, first_row + row) for _, row in owned_rows]
+        for i, (owned, row) in enumerate(owned_rows):
             if owned < self.push.rows_per_rank(ROWS):
                 self.push.wait(arrived)
                 _, l, o = self.cluster_merge.merge(rank_partials, owned)
-                self.finish(rows, first_row + row, l, o)
+                self.finish(rows, first_row + row, l, o, gates[i])
 
     @cute.jit
-    def long(
-        self,
-        rows: Rows,
-        pages: Pages,
-        mask: CausalMask,
-        shared: Int32,
-        workspace: Int64,
-        counters: Int64,
-        z: Int32,
-        clusters: Int32,
-    ):
-        """One of several clusters: this CTA's share of the pages, for all rows."""
-        lane, warp = cute.arch.lane_idx(), cute.arch.warp_idx()
-        block, _, _ = cute.arch.block_idx()
-        rank = block % self.cluster
-        cluster = z * self.row_groups + block // self.cluster % self.row_groups
-        arrived, rank_partials = shared + self.arrived, shared + self.rank_partials
+    def stream(self, rows: Rows, pages: Pages, mask: CausalMask, shared: Int32, clusters: Int32):
+        """One of several clusters: this CTA's share of the pages, a row group a warp. Returns its state."""
+        warp = cute.arch.warp_idx()
+        block, _, z = cute.arch.block_idx()
         region = shared + self.page_ring
-        self.push.expect(arrived, self.rows)
+        self.push.expect(shared + self.arrived, self.rows)
 
-        share, shares = cluster * self.cluster + rank, clusters * self.cluster
-        begin = pages.count * share // shares
-        end = pages.count * (share + 1) // shares
+        share = self.cluster_index(block, z) * self.cluster + block % self.cluster
+        shares = clusters * self.cluster
+        a_step = self.ring_pages_per_step
+        steps = (pages.count + (a_step - 1)) // a_step
+        begin = steps * share // shares * a_step
+        end = steps * (share + 1) // shares * a_step
+        end = select(end < pages.count, end, pages.count)
         walk, live = pages.walk(pages.first + begin, 1), end - begin
-        streaming = self.ring.start(walk, live, region)
-        query = self.load_query(rows.q, rows.q_stride, rows.request, rows.kv_head, warp)
+        entries = self.ring.start(walk, live, region)
+        place = rows.q, rows.q_stride, rows.request, rows.kv_head, warp
+        query = self.load_query(*place, rows.scale_log2)
         state = RowState.empty(self.head_dim)
-        taken = self.empty_pages(self.ring.v_columns)
-        # A step may reach past the share, into pages that another CTA attends.
-        last = (pages.first + end) * self.page_size - 1
-        visible = tuple(
-            KeyRange(keys.first, select(keys.last < last, keys.last, last))
-            for keys in mask.key_ranges(pages.length, warp)
-        )
-        steps = (live + (self.pages_per_step - 1)) // self.pages_per_step
-        for step in cutlass.range(steps, unroll=1):
-            self.ring.take(walk, live, step, region, streaming, taken)
-            numbers = walk.step(step, self.pages_per_step)
-            self.attend(query, taken, numbers, visible, rows.scale_log2, state, False)
+        visible = mask.key_ranges(pages.length, warp)
+        for step in cutlass.range((live + (a_step - 1)) // a_step, unroll=1):
+            self.ring.take(walk, live, step, region, entries)
+            self.ring_step(query, walk, step, region, visible, rows.scale_log2, state)
         self.ring.close()
         self.softmax.finish(state)
         self.values.finish(state.o, self.ring.v_columns)
+        return state
 
+    @cute.jit
+    def merge_clusters(
+        self,
+        rows: Rows,
+        state: RowState,
+        shared: Int32,
+        workspace: Int64,
+        counters: Int64,
+        cluster: Int32,
+        clusters: Int32,
+    ):
+        """The CTAs of a cluster exchange all rows, then the clusters meet in the workspace."""
+        lane, warp = cute.arch.lane_idx(), cute.arch.warp_idx()
+        rank = cute.arch.block_idx_in_cluster()
+        _, kv_heads, _ = cute.arch.grid_dim()
+        arrived, rank_partials = shared + self.arrived, shared + self.rank_partials
         self.push.meet()
         for half in cutlass.range_constexpr(2):
             mine = lane_units(state, half, warp * ROWS + lane // 4 + 8 * half, self.head_dim)
             self.push.send(rank_partials, arrived, rank, mine, self.rows)
-        for owned, row in self.owned_rows(rank, self.rows):
+        owned_rows = self.owned_rows(rank, self.rows)
+        gates = [self.load_gate(rows, row) for _, row in owned_rows]
+        for i, (owned, row) in enumerate(owned_rows):
             if owned < self.push.rows_per_rank(self.rows):
                 self.push.wait(arrived)
                 m, l, o = self.cluster_merge.merge(rank_partials, owned)
-                records = workspace + Int64(row) * clusters * PartialRecord(self.head_dim).bytes
-                counter = counters + Int64(row) * 4
+                place = Int64((rows.request * kv_heads + rows.kv_head) * self.rows + row)
+                records = workspace + place * clusters * PartialRecord(self.head_dim).bytes
+                counter = counters + place * 4
                 last_here = self.grid_merge.deposit(records, counter, cluster, clusters, m, l, o)
                 if last_here:
                     total_l, total_o = self.grid_merge.collect(records, clusters)
-                    self.finish(rows, row, total_l, total_o)
+                    self.finish(rows, row, total_l, total_o, gates[i])
 
-    def finish(self, rows: Rows, row, l: Float32, o: list[Float32]) -> None:
+    def cluster_index(self, block: Int32, z: Int32) -> Int32:
+        """Which of the clusters that may share a long request a block belongs to."""
+        return z * self.row_groups + block // self.cluster % self.row_groups
+
+    @cute.jit
+    def ring_step(
+        self,
+        query: cute.Tensor,
+        walk: PageWalk,
+        step: Int32,
+        region: Int32,
+        visible: tuple[KeyRange, KeyRange],
+        scale_log2: Float32,
+        state: RowState,
+    ):
+        """Attend the pages of a step of the ring: at once if all rows see all of them, else one by one.
+
+        The pages that no row of the warp sees are not touched, those that are not live among them.
+        """
+        a_step, v_columns = self.ring_pages_per_step, self.ring.v_columns
+        numbers = walk.step(step, a_step)
+        if self.sees_all(visible, numbers[:1], a_step):
+            pages = [self.ring.page(step, p, region) for p in range(a_step)]
+            self.attend(query, pages, numbers, visible, scale_log2, state, masked=False, v_columns=v_columns)
+        else:
+            for p in cutlass.range(a_step, unroll=1):
+                number = walk.page(step * a_step + p)
+                key = number * self.page_size
+                some = [rows.sees_any(key, self.page_size) for rows in visible]
+                if some[0] | some[1]:
+                    page = self.ring.page(step, p, region)
+                    self.attend(query, [page], [number], visible, scale_log2, state, v_columns=v_columns)
+
+    def load_gate(self, rows: Rows, row) -> Int32:
+        """What the epilogue needs of the gate, long before it does."""
+        return self.epilogue.load_gate(self.row(rows.gate, rows.gate_stride, rows.request, rows.kv_head, row))
+
+    def finish(self, rows: Rows, row, l: Float32, o: list[Float32], gate: Int32) -> None:
         """Store one merged row."""
-        place = rows.request, rows.kv_head, row
-        gate = self.epilogue.load_gate(self.row(rows.gate, rows.gate_stride, *place))
-        self.epilogue.store(self.row(rows.out, rows.out_stride, *place), l, o, gate, rows.eps)
+        out = self.row(rows.out, rows.out_stride, rows.request, rows.kv_head, row)
+        self.epilogue.store(out, l, o, gate, rows.eps)
 
 
 # ============================================================================================================
@@ -2403,8 +2546,7 @@ def scratch_bytes(kernel: Any, requests: int, kv_heads: int, num_splits: int) ->
     The counters are padded to 16 bytes.
     """
     rows = requests * kv_heads * kernel.rows
-    clusters = kernel.row_groups * num_splits
-    return rows * clusters * PartialRecord(kernel.head_dim).bytes, -(-4 * rows // 16) * 16
+    return rows * num_splits * PartialRecord(kernel.head_dim).bytes, -(-4 * rows // 16) * 16
 
 
 def _check_scratch(kernel, workspace, counters, requests, kv_heads, num_splits, device):
@@ -2594,9 +2736,9 @@ VARIANTS = (
             arrived=21760,  # 8 B of push
             shared_bytes=21768,
             pages=RegisterPrefetch(head_dim=64, page_size=16, pages_per_step=2),
-            scores=MmaScores(head_dim=64, page_size=16, pages_per_step=2),
-            softmax=OnlineSoftmax(page_size=16, pages_per_step=2),
-            values=MmaValues(head_dim=64, page_size=16, pages_per_step=2),
+            scores=MmaScores(head_dim=64, page_size=16),
+            softmax=OnlineSoftmax(page_size=16),
+            values=MmaValues(head_dim=64, page_size=16),
             warp_merge=SharedWarpMerge(head_dim=64, warps=4),
             push=DsmemPush(head_dim=64, cluster=16, exchange_rows=16),
             cluster_merge=RankOrderMerge(head_dim=64, cluster=16),
@@ -2616,17 +2758,19 @@ VARIANTS = (
             cluster=16,
             warps=4,
             pages_per_step=1,
-            short_rounds=8,
-            warp_partials=32768,  # 17,408 B of warp_merge
-            rank_partials=50176,  # 17,408 B of push
-            arrived=67584,  # 8 B of push
+            short_rounds=4,
+            ring_pages_per_step=4,
+            resident=3,
+            warp_partials=0,  # 17,408 B of warp_merge
+            rank_partials=32768,  # 17,408 B of push
+            arrived=50176,  # 8 B of push
             page_ring=0,  # 32,768 B of ring
-            shared_bytes=67592,
+            shared_bytes=50184,
             pages=RegisterPrefetch(head_dim=64, page_size=16, pages_per_step=1),
-            ring=CpAsyncRing(head_dim=64, page_size=16, pages_per_step=1, warps=4, depth=8),
-            scores=MmaScores(head_dim=64, page_size=16, pages_per_step=1),
-            softmax=OnlineSoftmax(page_size=16, pages_per_step=1),
-            values=MmaValues(head_dim=64, page_size=16, pages_per_step=1),
+            ring=CpAsyncRing(head_dim=64, page_size=16, ring_pages_per_step=4, warps=4, depth=8),
+            scores=MmaScores(head_dim=64, page_size=16),
+            softmax=OnlineSoftmax(page_size=16),
+            values=MmaValues(head_dim=64, page_size=16),
             warp_merge=SharedWarpMerge(head_dim=64, warps=4),
             push=DsmemPush(head_dim=64, cluster=16, exchange_rows=64),
             cluster_merge=RankOrderMerge(head_dim=64, cluster=16),

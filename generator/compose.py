@@ -238,7 +238,8 @@ class _Composer:
 
     def shared_memory(self, draft: VariantDraft) -> None:
         stages = list(draft.stages.values())
-        draft.regions = lay_out(stages)
+        overlays = draft.skeleton.overlays if draft.skeleton else ()
+        draft.regions = lay_out(stages, overlays)
         owners: dict[str, StagePlan] = {}
         for region in draft.regions:
             stage = draft.stages[region.slot]
@@ -250,7 +251,7 @@ class _Composer:
             return
         largest = max(stages, key=lambda stage: sum(region.bytes for region in stage.regions))
         entry, _ = draft.entries[largest.slot]
-        fitting = settings_that_fit(entry, largest, stages, draft.facts)
+        fitting = settings_that_fit(entry, largest, stages, draft.facts, overlays)
         path = (*draft.path, "stages", largest.slot, *(name for name, _ in fitting[:1]))
         wrong = f"too much shared memory: {shared_sum(draft.regions)}; a CTA has at most {MAX_SHARED_BYTES} B"
         self.report(path, wrong, allowed=tuple(f"{name} {value}" for name, value in fitting))

@@ -18,6 +18,9 @@ MAX_TRANSACTION_BYTES = (1 << 20) - 1
 
 _MBARRIER_BYTES = 8
 
+Overlays = Sequence[tuple[str, ...]]
+"""Groups of regions, by name."""
+
 
 @dataclass(frozen=True)
 class StagePlan:
@@ -88,42 +91,58 @@ def build_stage(entry: StageEntry, facts: Mapping[str, Any], parameters: Mapping
     )
 
 
-def lay_out(stages: Iterable[StagePlan]) -> tuple[RegionPlan, ...]:
-    """The stages' regions one after the other, each at the first offset that its alignment allows."""
+def lay_out(stages: Iterable[StagePlan], overlays: Overlays = ()) -> tuple[RegionPlan, ...]:
+    """The stages' regions one after the other, each at the first offset that its alignment allows.
+
+    overlays: groups of regions of which a CTA uses one at most; those of a group begin at the same offset.
+    """
+    owned = [(stage.slot, region) for stage in stages for region in stage.regions]
+    groups = {name: group for group in overlays for name in group}
     regions: list[RegionPlan] = []
+    offsets: dict[tuple[str, ...], int] = {}
     end = 0
-    for stage in stages:
-        for region in stage.regions:
-            offset = -(-end // region.align) * region.align
-            regions.append(RegionPlan(region.name, stage.slot, offset, region.bytes, region.align))
-            end = offset + region.bytes
+    for slot, region in owned:
+        group = groups.get(region.name, (region.name,))
+        if group not in offsets:
+            together = [other for _, other in owned if other.name in group]
+            align = max(other.align for other in together)
+            offsets[group] = -(-end // align) * align
+            end = offsets[group] + max(other.bytes for other in together)
+        regions.append(RegionPlan(region.name, slot, offsets[group], region.bytes, region.align))
     return tuple(regions)
 
 
 def shared_bytes(regions: Sequence[RegionPlan]) -> int:
     """Bytes of shared memory that hold these regions."""
-    return regions[-1].offset + regions[-1].bytes if regions else 0
+    return max((region.offset + region.bytes for region in regions), default=0)
 
 
 def shared_sum(regions: Sequence[RegionPlan]) -> str:
     """How `shared_bytes` comes about, for people."""
     total = shared_bytes(regions)
-    parts = [f"{region.name} {region.bytes} B" for region in regions]
-    padding = total - sum(region.bytes for region in regions)
+    places: dict[int, list[RegionPlan]] = {}
+    for region in regions:
+        places.setdefault(region.offset, []).append(region)
+    parts = [" or ".join(f"{region.name} {region.bytes} B" for region in place) for place in places.values()]
+    padding = total - sum(max(region.bytes for region in place) for place in places.values())
     if padding:
         parts.append(f"padding {padding} B")
     return f"{' + '.join(parts)} = {total} B"
 
 
 def settings_that_fit(
-    entry: StageEntry, plan: StagePlan, stages: Sequence[StagePlan], facts: Mapping[str, Any]
+    entry: StageEntry,
+    plan: StagePlan,
+    stages: Sequence[StagePlan],
+    facts: Mapping[str, Any],
+    overlays: Overlays = (),
 ) -> tuple[tuple[str, int], ...]:
     """Parameters of `plan`, one of the `stages`, and values for them with which shared memory suffices."""
     fitting = []
     for parameter in entry.contract.parameters:
         for value in parameter.allowed:
             other = build_stage(entry, facts, {**plan.parameters, parameter.name: value})
-            regions = lay_out(other if stage is plan else stage for stage in stages)
+            regions = lay_out((other if stage is plan else stage for stage in stages), overlays)
             if shared_bytes(regions) <= MAX_SHARED_BYTES and not entry.contract.unfit(other.stage):
                 fitting.append((parameter.name, value))
     return tuple(fitting)

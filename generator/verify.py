@@ -24,7 +24,7 @@ from emulator import EmulatorError
 from emulator.counts import Counts
 from generator.compiled import load_module
 from generator.plan import Plan, VariantPlan
-from verification.attention import Partition, SplitPartition, assert_close, worst_ulps
+from verification.attention import assert_close, partition_of, worst_ulps
 from verification.problems import FLAT_SCALE, MODEL_SCALE, Problem, make_problem
 from verification.runner import entry_name, run_emulated
 
@@ -43,7 +43,7 @@ DEFAULT_LONGEST = 2048
 """The longest length that a variant without a bound is tried on."""
 
 NUM_SPLITS = 2
-"""z slices of the launches of variants that split a request."""
+"""Clusters that share a long request, of variants that split a request."""
 
 _ROOT = Path(__file__).resolve().parent.parent
 
@@ -167,10 +167,7 @@ def _run(
                 observers=[] if counts is None else [counts],
             )
             seconds = 0.0 if report is None else report.seconds
-        shape = kernel.cluster, kernel.warps, kernel.pages_per_step
-        partition = Partition(*shape)
-        if kernel.splits:
-            partition = SplitPartition(*shape, kernel.short_rounds, NUM_SPLITS)
+        partition = partition_of(kernel, NUM_SPLITS)
         expected = problem.expected(partition, epilogue)
     except EmulatorError as error:
         return {"verdict": FAILED, "message": str(error)}

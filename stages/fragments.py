@@ -47,29 +47,34 @@ def registers(kind, count: int) -> cute.Tensor:
 
 @dataclass(frozen=True)
 class PageFragments:
-    """K and V of the pages of one step, BF16 pairs in the registers of a warp.
+    """K and V of one page, BF16 pairs in the registers of a warp, in rows.
 
-    Pair j of tile n of the step's pages is at n * pairs(head_dim) + j in both. Of K it is two dims of slot
-    8 n + g, as lanes read them. So it is of V, unless v_columns: then it is slots 2t and 2t + 1 of the
-    tile, of dim 8 j + g, an mma B fragment as it stands.
+    Pair j of tile n is at n * pairs(head_dim) + j in both: two dims of slot 8 n + g, as lanes read them.
     """
 
     k: cute.Tensor
     v: cute.Tensor
-    v_columns: bool = False
 
     @staticmethod
-    def empty(pages: int, page_size: int, head_dim: int, v_columns: bool = False) -> "PageFragments":
-        """Registers for this many pages, not yet set."""
-        count = pages * (page_size // TILE) * pairs(head_dim)
-        return PageFragments(registers(Int32, count), registers(Int32, count), v_columns)
+    def empty(page_size: int, head_dim: int) -> "PageFragments":
+        """Registers for a page, not yet set."""
+        count = page_size // TILE * pairs(head_dim)
+        return PageFragments(registers(Int32, count), registers(Int32, count))
+
+    def keys(self) -> cute.Tensor:
+        """K's fragments."""
+        return self.k
+
+    def values(self) -> cute.Tensor:
+        """V's fragments, in rows."""
+        return self.v
 
 
 @dataclass(frozen=True)
 class RowState:
     """What a lane has of the partials of its two rows (g, then g + 8) while a warp attends.
 
-    m: [2] running maxima, the same in the four lanes of a row. l: [2] sums of this lane's weights alone.
+    m: [2] running maxima of the base-2 logits, the same in the four lanes of a row. l: [2] sums of this lane's weights alone.
     o: [head_dim / 8 tiles of 4] unnormalised outputs, an mma accumulator: tile j holds two dims for row g
     and then for row g + 8, those of pair j. (While V comes in columns they are dims 8 j + 2t and
     8 j + 2t + 1, until the values stage's `finish` gives each lane the dims of its pairs.)

@@ -24,7 +24,7 @@ from stages.ptx import select
 
 @dataclass(frozen=True)
 class KeyRange:
-    """The keys [first, last] that one row sees; none if last < first. first: None for 0."""
+    """The keys [first, last] that one row sees; none if last < first. first: None for 0, or below 0."""
 
     first: Int32 | None
     last: Int32
@@ -65,5 +65,4 @@ class CausalMask:
         last = length - self.tokens + token
         if self.window is None:
             return KeyRange(None, last)
-        low = last - (self.window - 1)
-        return KeyRange(select(low > 0, low, Int32(0)), last)
+        return KeyRange(last - (self.window - 1), last)

@@ -313,13 +313,14 @@ def load_shared_x4(address: Int32, *, loc=None, ip=None):
 
 
 @dsl_user_op
-def copy_async_16(shared: Int32, source: Int64, size: Int32, *, loc=None, ip=None) -> None:
+def copy_async_16(shared: Int32, source: Int64, size: Int32, further: int = 0, *, loc=None, ip=None) -> None:
     """Begin to copy 16 bytes from global to shared memory, past the L1 cache. Alignment: 16 bytes.
 
-    Of the source only the first `size` bytes are read, 0 for none; the rest is filled with zeros.
+    Of the source only the first `size` bytes are read, 0 for none; the rest is filled with zeros. further:
+    bytes to add to the source's address.
     """
     operands = (Int32(shared), Int64(source), Int32(size))
-    text = "cp.async.cg.shared.global [$0], [$1], 16, $2;"
+    text = f"cp.async.cg.shared.global [$0], [$1+{further}], 16, $2;"
     _asm(None, operands, text, "r,l,r", ordered=True, loc=loc, ip=ip)
 
 
@@ -440,6 +441,28 @@ def cluster_wait(*, loc=None, ip=None) -> None:
 def cta_sync(*, loc=None, ip=None) -> None:
     """Barrier of all threads of the CTA; orders their shared-memory accesses."""
     _asm(None, (), "bar.sync 0;", "", ordered=True, loc=loc, ip=ip)
+
+
+# ---- addresses -----------------------------------------------------------------------------------
+
+
+@dsl_user_op
+def element_address(base: Int64, index: Int32, stride: Int32, *, loc=None, ip=None) -> Int64:
+    """base + index * stride, in one instruction: index and stride are unsigned, the product has 64 bits."""
+    operands = (Int32(index), Int32(stride), Int64(base))
+    return Int64(_asm(T.i64(), operands, "mad.wide.u32 $0, $1, $2, $3;", "=l,r,r,l", loc=loc, ip=ip))
+
+
+# ---- special registers ---------------------------------------------------------------------------
+
+
+@dsl_user_op
+def block_index_again(*, loc=None, ip=None) -> tuple[Int32, Int32, Int32]:
+    """(x, y, z) of the block, read where this stands: the compiler keeps no earlier value in registers."""
+    names = ("%ctaid.x", "%ctaid.y", "%ctaid.z")
+    return tuple(
+        Int32(_asm(T.i32(), (), f"mov.u32 $0, {name};", "=r", ordered=True, loc=loc, ip=ip)) for name in names
+    )
 
 
 # ---- programmatic dependent launch ---------------------------------------------------------------

@@ -22,6 +22,9 @@ from stages.partial import RowUnits
 class Pages(Protocol):
     """Brings the pages of a warp's walk into its registers, step by step."""
 
+    def empty(self) -> list[PageFragments]:
+        """Registers for the pages of one step."""
+
     def begin(self, walk: PageWalk) -> Any:
         """What may be read before the length is known."""
 
@@ -35,34 +38,36 @@ class Pages(Protocol):
         step: Int32,
         last: bool,
         incoming: Any,
-        pages: PageFragments,
+        pages: list[PageFragments],
     ) -> None:
         """Hand over a step's fragments, and go on loading."""
 
 
+class Page(Protocol):
+    """Where the fragments of one page come from, when they are asked for."""
+
+    def keys(self) -> cute.Tensor:
+        """K's: see `stages.fragments.PageFragments`."""
+
+    def values(self) -> cute.Tensor:
+        """V's, in rows like K's or in columns: see the values stages."""
+
+
 class Ring(Protocol):
-    """Brings a CTA's pages through shared memory into the registers of all of its warps."""
+    """Brings a CTA's pages through shared memory, for all of its warps to read."""
 
     @property
     def v_columns(self) -> bool:
-        """How it hands over V: see `stages.fragments.PageFragments`."""
-
-    def open(self, region: Int32) -> None:
-        """Get ready, before the first copy."""
+        """Whether its pages give V in columns."""
 
     def start(self, walk: PageWalk, live: Int32, region: Int32) -> Any:
         """Begin to copy the walk's first pages."""
 
-    def take(
-        self,
-        walk: PageWalk,
-        live: Int32,
-        step: Int32,
-        region: Int32,
-        state: Any,
-        pages: PageFragments,
-    ) -> None:
-        """Hand over a step's fragments, and go on copying."""
+    def take(self, walk: PageWalk, live: Int32, step: Int32, region: Int32, entries: Any) -> None:
+        """Wait for a step's pages, and go on copying."""
+
+    def page(self, step: Int32, page: Int32 | int, region: Int32) -> Page:
+        """One of the pages of the step that was taken last."""
 
     def close(self) -> None:
         """After the last step: nothing is in flight any more."""
@@ -74,8 +79,8 @@ class Scores(Protocol):
     def load_query(self, row: Int64, row_plus_8: Int64) -> cute.Tensor:
         """The query rows of a warp's row group, in registers."""
 
-    def scores(self, query: cute.Tensor, k: cute.Tensor) -> cute.Tensor:
-        """The raw scores of one step."""
+    def scores(self, query: cute.Tensor, k: cute.Tensor) -> list[Float32]:
+        """The raw scores of a page."""
 
 
 class Softmax(Protocol):
@@ -83,12 +88,13 @@ class Softmax(Protocol):
 
     def weigh(
         self,
-        scores: cute.Tensor,
+        scores: list[Float32],
         first_keys: list[Int32],
         visible: tuple[KeyRange, KeyRange],
         scale_log2: Float32,
         state: RowState,
         first: bool,
+        masked: bool,
     ) -> cute.Tensor:
         """The weights of one step; the row state moves on."""
 
@@ -101,13 +107,15 @@ class Values(Protocol):
 
     def accumulate(
         self,
-        weights: cute.Tensor,
-        pages: PageFragments,
-        first_keys: list[Int32],
+        weights: list[Int32],
+        v: cute.Tensor,
+        v_columns: bool,
+        first_key: Int32,
         visible: tuple[KeyRange, KeyRange],
+        masked: bool,
         o: cute.Tensor,
     ) -> None:
-        """Add one step's weighted values to the output."""
+        """Add a page's weighted values to the output."""
 
     def finish(self, o: cute.Tensor, v_columns: bool) -> None:
         """Complete the output after the last step."""

@@ -126,8 +126,7 @@ def scratch_bytes(kernel: Any, requests: int, kv_heads: int, num_splits: int) ->
     The counters are padded to 16 bytes.
     """
     rows = requests * kv_heads * kernel.rows
-    clusters = kernel.row_groups * num_splits
-    return rows * clusters * PartialRecord(kernel.head_dim).bytes, -(-4 * rows // 16) * 16
+    return rows * num_splits * PartialRecord(kernel.head_dim).bytes, -(-4 * rows // 16) * 16
 
 
 def _check_scratch(kernel, workspace, counters, requests, kv_heads, num_splits, device):

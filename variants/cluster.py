@@ -143,12 +143,12 @@ class ClusterKernel(AttentionKernel):
             table=table + Int64(request) * table_stride,
             columns=columns,
             cache=cache + Int64(kv_head) * head_stride,
-            page_stride=page_stride,
+            page_stride=Int32(page_stride),
             first=rank * self.warps + warp,
             stride=self.cluster * self.warps,
         )
         incoming = self.pages.begin(walk)
-        query = self.load_query(q, q_stride, request, kv_head, row_group)
+        query = self.load_query(q, q_stride, request, kv_head, row_group, scale_log2)
         owned_rows = self.owned_rows(rank, ROWS)
         gates = [
             self.epilogue.load_gate(self.row(gate, gate_stride, request, kv_head, first_row + row))
@@ -156,7 +156,7 @@ class ClusterKernel(AttentionKernel):
         ]
 
         state = RowState.empty(self.head_dim)
-        pages = self.empty_pages()
+        pages = self.pages.empty()
         visible = CausalMask(self.tokens, self.heads_per_kv).key_ranges(length, row_group)
         live = walk.pages(length, self.page_size)
         self.pages.start(walk, live, self.steps == 1, incoming)
@@ -164,7 +164,7 @@ class ClusterKernel(AttentionKernel):
             if step * self.pages_per_step < live:
                 self.pages.take(walk, live, Int32(step), step + 1 == self.steps, incoming, pages)
                 numbers = walk.step(step, self.pages_per_step)
-                self.attend(query, pages, numbers, visible, scale_log2, state, step == 0)
+                self.attend_step(query, pages, numbers, visible, scale_log2, state, step == 0)
         self.softmax.finish(state)
 
         merged = self.warp_merge.merge(shared + self.warp_partials, state)

@@ -6,15 +6,21 @@ Contract
 """
 
 import dataclasses
+import functools
+import operator
 from dataclasses import dataclass
 from typing import Any
 
+import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 
-from stages.fragments import ROWS, PageFragments, RowState
+from stages.fragments import ROWS, RowState
 from stages.mask import KeyRange
-from stages.ptx import select
+from stages.ptx import maximum, mul, select
+
+BF16_SIGNS = -0x7FFF8000
+"""The sign bits of a pair of BF16 numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,31 +76,68 @@ class AttentionKernel:
         column = (kv_head * self.heads_per_kv + head) * self.head_dim * 2
         return base + Int64(request * self.tokens + token) * stride + Int64(column)
 
-    def load_query(self, q, stride, request, kv_head, row_group) -> cute.Tensor:
-        """The query rows of a row group, as the scores stage keeps them."""
+    def load_query(self, q, stride, request, kv_head, row_group, scale) -> cute.Tensor:
+        """The query rows of a row group, as the scores stage keeps them, negated if the scale is negative.
+
+        So the softmax may have the scale's magnitude instead; a change of sign is exact.
+        """
         first = row_group * ROWS + cute.arch.lane_idx() // 4
         rows = (self.row(q, stride, request, kv_head, row) for row in (first, first + ROWS // 2))
-        return self.scores.load_query(*rows)
-
-    def empty_pages(self, v_columns: bool = False) -> PageFragments:
-        """Room for the fragments of one step."""
-        return PageFragments.empty(self.pages_per_step, self.page_size, self.head_dim, v_columns)
+        query = self.scores.load_query(*rows)
+        signs = select(scale < 0.0, Int32(BF16_SIGNS), Int32(0))
+        for i in range(cute.size(query)):
+            query[i] = query[i] ^ signs
+        return query
 
     def attend(
         self,
         query: cute.Tensor,
-        pages: PageFragments,
+        pages: list,
         page_numbers: list[Int32],
         visible: tuple[KeyRange, KeyRange],
         scale_log2: Float32,
         state: RowState,
-        first: bool,
+        *,
+        first: bool = False,
+        masked: bool = True,
+        v_columns: bool = False,
     ) -> None:
-        """Attend the pages of one step, whose numbers within the request are `page_numbers`."""
+        """Attend some pages at once, whose numbers within the request are `page_numbers`.
+
+        pages: what gives the fragments of each, by `keys` and `values`. first: nothing has been attended
+        before. masked: False where all rows see all keys of these pages. v_columns: how V comes.
+        """
         first_keys = [page * self.page_size for page in page_numbers]
-        scores = self.scores.scores(query, pages.k)
-        weights = self.softmax.weigh(scores, first_keys, visible, scale_log2, state, first)
-        self.values.accumulate(weights, pages, first_keys, visible, state.o)
+        scores = [score for page in pages for score in self.scores.scores(query, page.keys())]
+        magnitude = maximum(scale_log2, mul(scale_log2, Float32(-1.0)))
+        weights = self.softmax.weigh(scores, first_keys, visible, magnitude, state, first, masked)
+        for p, page in enumerate(pages):
+            a = [weights[4 * p + i] for i in range(4)]
+            self.values.accumulate(a, page.values(), v_columns, first_keys[p], visible, masked, state.o)
+
+    @cute.jit
+    def attend_step(
+        self,
+        query: cute.Tensor,
+        pages: list,
+        page_numbers: list[Int32],
+        visible: tuple[KeyRange, KeyRange],
+        scale_log2: Float32,
+        state: RowState,
+        first: cutlass.Constexpr[bool],
+    ):
+        """Attend the pages of a warp's step: without masks if both rows see all of them."""
+        if self.sees_all(visible, page_numbers, 1):
+            self.attend(query, pages, page_numbers, visible, scale_log2, state, first=first, masked=False)
+        else:
+            self.attend(query, pages, page_numbers, visible, scale_log2, state, first=first)
+
+    def sees_all(self, visible: tuple[KeyRange, KeyRange], page_numbers: list[Int32], run: int):
+        """Whether both rows see all keys of the pages, and of those that follow in a run of `run` pages."""
+        # The earlier token sees less at the end, the later one less at a window's beginning.
+        both = KeyRange(visible[1].first, visible[0].last)
+        keys = [page * self.page_size for page in page_numbers]
+        return functools.reduce(operator.and_, [both.sees_all(key, run * self.page_size) for key in keys])
 
     def owned_rows(self, rank, rows: int) -> list[tuple[Int32, Int32]]:
         """The rows of an exchange that a warp finishes: (number among the rank's, row of the exchange).

@@ -62,7 +62,7 @@ class Skeleton:
     have, by its name, because the kernel was shown to work with these. facts: what the kernel itself decides
     and stages may need. derive: given the facts of the
     problem, the launch and `max_seq_len`, the facts that the kernel class needs besides. rules: what has to
-    hold between facts.
+    hold between facts. overlays: groups of regions of shared memory of which a CTA uses one at most.
     """
 
     name: str
@@ -76,6 +76,7 @@ class Skeleton:
     facts: Mapping[str, int] = field(default_factory=dict)
     derive: Callable[[Facts], Mapping[str, int]] = lambda facts: {}
     rules: tuple[Rule, ...] = ()
+    overlays: tuple[tuple[str, ...], ...] = ()
 
 
 def _cluster_steps(facts: Facts) -> int:
@@ -157,7 +158,18 @@ SKELETONS: Mapping[str, Skeleton] = {
                     limit=f"a cluster has at most {MAX_CLUSTER_SIZE} CTAs",
                 ),
                 LaunchField("warps", (4,), "warps of a CTA, one for each row group"),
-                LaunchField("pages_per_step", (1, 2), "pages that a warp attends at once", 1),
+                LaunchField(
+                    "pages_per_step", (1, 2), "pages of a short request that a warp attends at once", 1
+                ),
+                LaunchField(
+                    "ring_pages_per_step",
+                    (1, 2, 4, 8),
+                    "pages of a long request that a CTA attends at once",
+                    4,
+                ),
+                LaunchField(
+                    "resident", (1, 2, 3, 4, 5, 6, 7, 8), "CTAs that fit on a multiprocessor at once", 3
+                ),
                 LaunchField(
                     "short_rounds",
                     tuple(range(1, 65)),
@@ -169,6 +181,8 @@ SKELETONS: Mapping[str, Skeleton] = {
             bounded=True,
             requires={"tokens": (8,), "heads_per_kv": (8,)},
             facts={"exchange_rows": 64},
+            # The first is the short path's, the second the long path's.
+            overlays=(("warp_partials", "page_ring"),),
         ),
     )
 }

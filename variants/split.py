@@ -32,7 +32,7 @@ from stages.fragments import ROWS, RowState
 from stages.mask import CausalMask, KeyRange
 from stages.pages.walk import PageWalk
 from stages.partial import PartialRecord, lane_units
-from stages.ptx import griddep_launch_dependents, griddep_wait, load_global_i32, select
+from stages.ptx import block_index_again, griddep_launch_dependents, griddep_wait, load_global_i32, select
 from variants.kernel import AttentionKernel
 
 
@@ -62,7 +62,7 @@ class Pages:
     table: Int64
     columns: Int32
     cache: Int64
-    page_stride: Int64
+    page_stride: Int32
     length: Int32
     first: Int32
     count: Int32
@@ -81,6 +81,8 @@ class SplitKernel(AttentionKernel):
     """
 
     short_rounds: int
+    ring_pages_per_step: int
+    resident: int
     warp_partials: int
     rank_partials: int
     arrived: int
@@ -108,7 +110,8 @@ class SplitKernel(AttentionKernel):
 
     def grid(self, requests, kv_heads, num_splits):
         """The launch's extent in CTAs; it depends on nothing else."""
-        return [self.cluster * self.row_groups * requests, kv_heads, num_splits]
+        slices = (num_splits + (self.row_groups - 1)) // self.row_groups
+        return [self.cluster * self.row_groups * requests, kv_heads, slices]
 
     @cute.jit
     def __call__(
@@ -161,11 +164,14 @@ class SplitKernel(AttentionKernel):
             window,
             scale_log2,
             eps,
+            num_splits,
         ).launch(
             grid=self.grid(requests, kv_heads, num_splits),
             block=[32 * self.warps, 1, 1],
             cluster=[self.cluster, 1, 1],
             smem=self.shared_bytes,
+            min_blocks_per_mp=self.resident,
+            preferred_smem_carveout=-1,
             use_pdl=self.pdl,
             stream=stream,
         )
@@ -191,28 +197,30 @@ class SplitKernel(AttentionKernel):
         window: Int32,
         scale_log2: Float32,
         eps: Float32,
+        num_splits: Int32,
     ):
         """One CTA: find out which way its request goes, and go it."""
         block, kv_head, z = cute.arch.block_idx()
         request = block // (self.cluster * self.row_groups)
-        shared = cute.arch.get_dyn_smem(cutlass.Uint8, alignment=16).toint()
+        shared = cute.arch.get_dyn_smem(cutlass.Uint8, alignment=128).toint()
         self.push.open(shared + self.arrived)
-        self.ring.open(shared + self.page_ring)
         if cutlass.const_expr(self.pdl):
             griddep_launch_dependents()
             griddep_wait()
 
-        length = load_global_i32(lengths + Int64(request) * 4)
+        # No key is looked for past the table, whatever the length says.
+        length, most = load_global_i32(lengths + Int64(request) * 4), columns * self.page_size
+        length = select(length < most, length, most)
         mask = CausalMask(
             self.tokens, self.heads_per_kv, window if cutlass.const_expr(self.windowed) else None
         )
-        first, count = self.needed_pages(length, mask, columns)
+        first, count = self.needed_pages(length, mask)
         rows = Rows(request, kv_head, q, q_stride, gate, gate_stride, out, out_stride, scale_log2, eps)
         pages = Pages(
             table=table + Int64(request) * table_stride,
             columns=columns,
             cache=cache + Int64(kv_head) * head_stride,
-            page_stride=page_stride,
+            page_stride=Int32(page_stride),
             length=length,
             first=first,
             count=count,
@@ -220,27 +228,22 @@ class SplitKernel(AttentionKernel):
         if count <= self.short_pages:
             if z == 0:
                 self.short(rows, pages, mask, shared)
-        else:
-            _, kv_heads, num_splits = cute.arch.grid_dim()
-            clusters = self.row_groups * num_splits
-            place = (request * kv_heads + kv_head) * self.rows
-            self.long(
-                rows,
-                pages,
-                mask,
-                shared,
-                workspace + Int64(place) * clusters * PartialRecord(self.head_dim).bytes,
-                counters + Int64(place) * 4,
-                z,
-                clusters,
-            )
+        elif self.cluster_index(block, z) < num_splits:
+            state = self.stream(rows, pages, mask, shared, num_splits)
+            # What follows is worked out again, so that no register keeps it meanwhile.
+            block, kv_head, z = block_index_again()
+            request = block // (self.cluster * self.row_groups)
+            rows = dataclasses.replace(rows, request=request, kv_head=kv_head)
+            cluster = self.cluster_index(block, z)
+            self.merge_clusters(rows, state, shared, workspace, counters, cluster, num_splits)
 
-    def needed_pages(self, length, mask, columns):
+    def needed_pages(self, length, mask):
         """(first page that row 0 sees, pages from there to the last live one)."""
         live = (length + (self.page_size - 1)) // self.page_size
-        live = select(live < columns, live, columns)
         first_key = mask.key_ranges(length, Int32(0))[0].first
-        first = Int32(0) if first_key is None else first_key // self.page_size
+        first = (
+            Int32(0) if first_key is None else select(first_key > 0, first_key, Int32(0)) // self.page_size
+        )
         return first, live - first
 
     @cute.jit
@@ -254,10 +257,10 @@ class SplitKernel(AttentionKernel):
 
         walk = pages.walk(pages.first + rank * self.warps + warp, self.cluster * self.warps)
         incoming = self.pages.begin(walk)
-        query = self.load_query(rows.q, rows.q_stride, rows.request, rows.kv_head, row_group)
+        query = self.load_query(rows.q, rows.q_stride, rows.request, rows.kv_head, row_group, rows.scale_log2)
         first_row = row_group * ROWS
         state = RowState.empty(self.head_dim)
-        taken = self.empty_pages()
+        taken = self.pages.empty()
         visible = mask.key_ranges(pages.length, row_group)
         live = walk.pages(pages.length, self.page_size)
         self.pages.start(walk, live, False, incoming)
@@ -265,79 +268,121 @@ class SplitKernel(AttentionKernel):
         for step in cutlass.range(steps, unroll=1):
             self.pages.take(walk, live, step, False, incoming, taken)
             numbers = walk.step(step, self.pages_per_step)
-            self.attend(query, taken, numbers, visible, rows.scale_log2, state, False)
+            self.attend_step(query, taken, numbers, visible, rows.scale_log2, state, False)
         self.softmax.finish(state)
 
         merged = self.warp_merge.merge(shared + self.warp_partials, state)
         self.push.meet()
         self.push.send(rank_partials, arrived, rank, merged, ROWS)
-        for owned, row in self.owned_rows(rank, ROWS):
+        owned_rows = self.owned_rows(rank, ROWS)
+        gates = [self.load_gate(rows, first_row + row) for _, row in owned_rows]
+        for i, (owned, row) in enumerate(owned_rows):
             if owned < self.push.rows_per_rank(ROWS):
                 self.push.wait(arrived)
                 _, l, o = self.cluster_merge.merge(rank_partials, owned)
-                self.finish(rows, first_row + row, l, o)
+                self.finish(rows, first_row + row, l, o, gates[i])
 
     @cute.jit
-    def long(
-        self,
-        rows: Rows,
-        pages: Pages,
-        mask: CausalMask,
-        shared: Int32,
-        workspace: Int64,
-        counters: Int64,
-        z: Int32,
-        clusters: Int32,
-    ):
-        """One of several clusters: this CTA's share of the pages, for all rows."""
-        lane, warp = cute.arch.lane_idx(), cute.arch.warp_idx()
-        block, _, _ = cute.arch.block_idx()
-        rank = block % self.cluster
-        cluster = z * self.row_groups + block // self.cluster % self.row_groups
-        arrived, rank_partials = shared + self.arrived, shared + self.rank_partials
+    def stream(self, rows: Rows, pages: Pages, mask: CausalMask, shared: Int32, clusters: Int32):
+        """One of several clusters: this CTA's share of the pages, a row group a warp. Returns its state."""
+        warp = cute.arch.warp_idx()
+        block, _, z = cute.arch.block_idx()
         region = shared + self.page_ring
-        self.push.expect(arrived, self.rows)
+        self.push.expect(shared + self.arrived, self.rows)
 
-        share, shares = cluster * self.cluster + rank, clusters * self.cluster
-        begin = pages.count * share // shares
-        end = pages.count * (share + 1) // shares
+        share = self.cluster_index(block, z) * self.cluster + block % self.cluster
+        shares = clusters * self.cluster
+        a_step = self.ring_pages_per_step
+        steps = (pages.count + (a_step - 1)) // a_step
+        begin = steps * share // shares * a_step
+        end = steps * (share + 1) // shares * a_step
+        end = select(end < pages.count, end, pages.count)
         walk, live = pages.walk(pages.first + begin, 1), end - begin
-        streaming = self.ring.start(walk, live, region)
-        query = self.load_query(rows.q, rows.q_stride, rows.request, rows.kv_head, warp)
+        entries = self.ring.start(walk, live, region)
+        place = rows.q, rows.q_stride, rows.request, rows.kv_head, warp
+        query = self.load_query(*place, rows.scale_log2)
         state = RowState.empty(self.head_dim)
-        taken = self.empty_pages(self.ring.v_columns)
-        # A step may reach past the share, into pages that another CTA attends.
-        last = (pages.first + end) * self.page_size - 1
-        visible = tuple(
-            KeyRange(keys.first, select(keys.last < last, keys.last, last))
-            for keys in mask.key_ranges(pages.length, warp)
-        )
-        steps = (live + (self.pages_per_step - 1)) // self.pages_per_step
-        for step in cutlass.range(steps, unroll=1):
-            self.ring.take(walk, live, step, region, streaming, taken)
-            numbers = walk.step(step, self.pages_per_step)
-            self.attend(query, taken, numbers, visible, rows.scale_log2, state, False)
+        visible = mask.key_ranges(pages.length, warp)
+        for step in cutlass.range((live + (a_step - 1)) // a_step, unroll=1):
+            self.ring.take(walk, live, step, region, entries)
+            self.ring_step(query, walk, step, region, visible, rows.scale_log2, state)
         self.ring.close()
         self.softmax.finish(state)
         self.values.finish(state.o, self.ring.v_columns)
+        return state
 
+    @cute.jit
+    def merge_clusters(
+        self,
+        rows: Rows,
+        state: RowState,
+        shared: Int32,
+        workspace: Int64,
+        counters: Int64,
+        cluster: Int32,
+        clusters: Int32,
+    ):
+        """The CTAs of a cluster exchange all rows, then the clusters meet in the workspace."""
+        lane, warp = cute.arch.lane_idx(), cute.arch.warp_idx()
+        rank = cute.arch.block_idx_in_cluster()
+        _, kv_heads, _ = cute.arch.grid_dim()
+        arrived, rank_partials = shared + self.arrived, shared + self.rank_partials
         self.push.meet()
         for half in cutlass.range_constexpr(2):
             mine = lane_units(state, half, warp * ROWS + lane // 4 + 8 * half, self.head_dim)
             self.push.send(rank_partials, arrived, rank, mine, self.rows)
-        for owned, row in self.owned_rows(rank, self.rows):
+        owned_rows = self.owned_rows(rank, self.rows)
+        gates = [self.load_gate(rows, row) for _, row in owned_rows]
+        for i, (owned, row) in enumerate(owned_rows):
             if owned < self.push.rows_per_rank(self.rows):
                 self.push.wait(arrived)
                 m, l, o = self.cluster_merge.merge(rank_partials, owned)
-                records = workspace + Int64(row) * clusters * PartialRecord(self.head_dim).bytes
-                counter = counters + Int64(row) * 4
+                place = Int64((rows.request * kv_heads + rows.kv_head) * self.rows + row)
+                records = workspace + place * clusters * PartialRecord(self.head_dim).bytes
+                counter = counters + place * 4
                 last_here = self.grid_merge.deposit(records, counter, cluster, clusters, m, l, o)
                 if last_here:
                     total_l, total_o = self.grid_merge.collect(records, clusters)
-                    self.finish(rows, row, total_l, total_o)
+                    self.finish(rows, row, total_l, total_o, gates[i])
 
-    def finish(self, rows: Rows, row, l: Float32, o: list[Float32]) -> None:
+    def cluster_index(self, block: Int32, z: Int32) -> Int32:
+        """Which of the clusters that may share a long request a block belongs to."""
+        return z * self.row_groups + block // self.cluster % self.row_groups
+
+    @cute.jit
+    def ring_step(
+        self,
+        query: cute.Tensor,
+        walk: PageWalk,
+        step: Int32,
+        region: Int32,
+        visible: tuple[KeyRange, KeyRange],
+        scale_log2: Float32,
+        state: RowState,
+    ):
+        """Attend the pages of a step of the ring: at once if all rows see all of them, else one by one.
+
+        The pages that no row of the warp sees are not touched, those that are not live among them.
+        """
+        a_step, v_columns = self.ring_pages_per_step, self.ring.v_columns
+        numbers = walk.step(step, a_step)
+        if self.sees_all(visible, numbers[:1], a_step):
+            pages = [self.ring.page(step, p, region) for p in range(a_step)]
+            self.attend(query, pages, numbers, visible, scale_log2, state, masked=False, v_columns=v_columns)
+        else:
+            for p in cutlass.range(a_step, unroll=1):
+                number = walk.page(step * a_step + p)
+                key = number * self.page_size
+                some = [rows.sees_any(key, self.page_size) for rows in visible]
+                if some[0] | some[1]:
+                    page = self.ring.page(step, p, region)
+                    self.attend(query, [page], [number], visible, scale_log2, state, v_columns=v_columns)
+
+    def load_gate(self, rows: Rows, row) -> Int32:
+        """What the epilogue needs of the gate, long before it does."""
+        return self.epilogue.load_gate(self.row(rows.gate, rows.gate_stride, rows.request, rows.kv_head, row))
+
+    def finish(self, rows: Rows, row, l: Float32, o: list[Float32], gate: Int32) -> None:
         """Store one merged row."""
-        place = rows.request, rows.kv_head, row
-        gate = self.epilogue.load_gate(self.row(rows.gate, rows.gate_stride, *place))
-        self.epilogue.store(self.row(rows.out, rows.out_stride, *place), l, o, gate, rows.eps)
+        out = self.row(rows.out, rows.out_stride, rows.request, rows.kv_head, row)
+        self.epilogue.store(out, l, o, gate, rows.eps)

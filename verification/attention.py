@@ -60,17 +60,23 @@ class Partition:
         pages = torch.arange(steps * self.pages_per_step * self.stride, device=device)
         return pages.clamp(max=count).view(-1, self.stride).T.unflatten(1, (steps, -1))
 
+    def page_by_page(self, count: int) -> bool:
+        """Whether the maximum moves on page by page where a row group does not see all keys of a step."""
+        return False
+
 
 @dataclass(frozen=True)
 class SplitPartition(Partition):
     """Which pages a step attends, and which steps share a running maximum: of the split kernel.
 
     A request that needs at most short_rounds pages a warp of one cluster is attended as the cluster kernel
-    does it. Of a longer one that needs n pages, share i of s takes pages n * i // s to n * (i + 1) // s in
-    order, with s = cluster * row groups * num_splits.
+    does it. The pages of a longer one make n steps of ring_pages_per_step; share i of s takes the steps
+    n * i // s to n * (i + 1) // s in order, with s = cluster * num_splits. A step of which a row group does not
+    see every key goes page by page.
     """
 
     short_rounds: int
+    ring_pages_per_step: int
     num_splits: int
 
     @property
@@ -81,17 +87,31 @@ class SplitPartition(Partition):
     @property
     def shares(self) -> int:
         """Shares of a long request, one for each CTA."""
-        return self.cluster * (TOKENS * HEADS_PER_KV // ROW_GROUP) * self.num_splits
+        return self.cluster * self.num_splits
 
     def steps(self, count: int, device: Any = None) -> Tensor:
         """See `Partition.steps`."""
         if count <= self.short_pages:
             return super().steps(count, device)
-        bounds = count * torch.arange(self.shares + 1, device=device) // self.shares
-        steps = math.ceil(count / self.shares / self.pages_per_step)
-        pages = bounds[:-1, None] + torch.arange(steps * self.pages_per_step, device=device)
-        pages = torch.where(pages < bounds[1:, None], pages, count)
-        return pages.unflatten(1, (steps, self.pages_per_step))
+        a_step = self.ring_pages_per_step
+        total = math.ceil(count / a_step)
+        bounds = a_step * (total * torch.arange(self.shares + 1, device=device) // self.shares)
+        steps = math.ceil(total / self.shares)
+        pages = bounds[:-1, None] + torch.arange(steps * a_step, device=device)
+        pages = torch.where(pages < bounds[1:, None], pages, count).clamp(max=count)
+        return pages.unflatten(1, (steps, a_step))
+
+    def page_by_page(self, count: int) -> bool:
+        """See `Partition.page_by_page`."""
+        return count > self.short_pages
+
+
+def partition_of(kernel: Any, num_splits: int = 1) -> Partition:
+    """The partition of a kernel (`variants`), with this many clusters for a long request."""
+    launch = kernel.cluster, kernel.warps, kernel.pages_per_step
+    if not kernel.splits:
+        return Partition(*launch)
+    return SplitPartition(*launch, kernel.short_rounds, kernel.ring_pages_per_step, num_splits)
 
 
 def round_bf16(x: Tensor) -> Tensor:
@@ -146,11 +166,12 @@ def attention(
         entries = block_table[r, first:end].long()
         seen = visible_keys(seq_lens[r : r + 1], end * PAGE_SIZE, window)[0, :, first * PAGE_SIZE :]
         steps = partition.steps(end - first, q.device)
+        by_page = partition.page_by_page(end - first)
         at_once = max(1, KEYS_AT_ONCE // seen.shape[1])
         for heads in (slice(h, h + at_once) for h in range(0, kv_heads, at_once)):
             kv = kv_cache[entries, heads].to(torch.float64).transpose(0, 1).flatten(1, 2)
             rows = query[r, :, heads].transpose(0, 1)
-            out[r, :, heads] = _attend(rows, kv, seen, log2_scale(scale), steps).transpose(0, 1)
+            out[r, :, heads] = _attend(rows, kv, seen, log2_scale(scale), steps, by_page).transpose(0, 1)
     return round_bf16(out.reshape(requests * TOKENS, kv_heads * HEADS_PER_KV, HEAD_DIM))
 
 
@@ -159,25 +180,27 @@ def first_page(length: int, window: int | None) -> int:
     return 0 if window is None else max(0, length - TOKENS - window + 1) // PAGE_SIZE
 
 
-def _attend(q, kv, seen, factor, steps):
+def _attend(q, kv, seen, factor, steps, page_by_page):
     """o / l of one request, [H, tokens, heads, dim].
 
-    q: [H, tokens, heads, dim]. kv: [H, keys, 2 dim]. seen: [tokens, keys]. steps: see `Partition.steps`.
+    q: [H, tokens, heads, dim]. kv: [H, keys, 2 dim]. seen: [tokens, keys]. steps, page_by_page: see
+    `Partition`.
     """
     k, v = kv[..., :HEAD_DIM], kv[..., HEAD_DIM:]
     scores = (q.flatten(1, 2) @ k.mT * factor).unflatten(1, q.shape[1:3])
     scores = torch.where(seen[:, None], scores, -math.inf)
     by_page = scores.unflatten(-1, (-1, PAGE_SIZE))
     tops = torch.where(by_page.isnan(), -math.inf, by_page).amax(-1)
-    m = pad(tops, (0, 1), value=-math.inf)[..., steps].amax(-1).cummax(-1).values
-    top = _base(m.amax((-2, -1)))[..., None, None]
+    m = pad(tops, (0, 1), value=-math.inf)[..., steps].flatten(-2).cummax(-1).values
+    m = m.unflatten(-1, steps.shape[1:])
+    top = _base(m.amax((-3, -2, -1)))[..., None, None]
+    of_step = m[..., -1:].expand_as(m)
+    m = torch.where(_whole_steps(seen, steps)[:, None], of_step, m) if page_by_page else of_step
 
-    # The step of each page; `steps` holds each page once, and behind the last page what is not there.
-    step_of = torch.empty(tops.shape[-1] + 1, dtype=torch.long, device=steps.device)
-    step_of[steps] = torch.arange(m.shape[-2] * m.shape[-1], device=steps.device).view(m.shape[-2:])[
-        ..., None
-    ]
-    m = m.flatten(-2)[..., step_of[:-1], None]
+    # The place of each page; `steps` holds each page once, and behind the last page what is not there.
+    place_of = torch.empty(tops.shape[-1] + 1, dtype=torch.long, device=steps.device)
+    place_of[steps] = torch.arange(steps.numel(), device=steps.device).view(steps.shape)
+    m = m.flatten(-3)[..., place_of[:-1], None]
     weights = torch.exp2(by_page - _base(m))
     carried = torch.exp2(m - top)
     rounded = (carried * round_bf16(weights)).flatten(-2)
@@ -185,6 +208,14 @@ def _attend(q, kv, seen, factor, steps):
     l = torch.where(l == 0.0, 1.0, l)
     o = [rounded[:, t] @ torch.where(seen[t, :, None], v, 0.0) for t in range(TOKENS)]
     return torch.stack(o, 1) / l
+
+
+def _whole_steps(seen, steps):
+    """[tokens, shares, steps, 1]: whether the tokens of a row group see all keys of a step."""
+    pages = pad(seen.unflatten(-1, (-1, PAGE_SIZE)).all(-1), (0, 1), value=False)
+    whole = pages[:, steps].all(-1, keepdim=True)
+    together = ROW_GROUP // HEADS_PER_KV
+    return whole.unflatten(0, (-1, together)).all(1).repeat_interleave(together, 0)
 
 
 def _base(m: Tensor) -> Tensor:

@@ -80,7 +80,7 @@ def run_emulated(
         cluster=(kernel.cluster, 1, 1),
         block=(32 * kernel.warps, 1, 1),
         shared_bytes=kernel.shared_bytes,
-        arguments=[*call.tensors, *call.strides, *call.integers, *call.numbers],
+        arguments=[*call.tensors, *call.strides, *call.integers, *call.numbers, *call.extent[2:]],
         unwritten=[5] if never or not kernel.splits else [5, 6],
         seed=seed,
         checks=checks,

@@ -23,20 +23,19 @@ from cutlass import Float32, Int32, Int64
 
 from stages.contract import Contract
 from stages.fragments import registers
-from stages.partial import NEGATIVE_INFINITY, PartialRecord, exponent_base
+from stages.partial import NEGATIVE_INFINITY, PartialRecord, merge_weights, weighted_sum
 from stages.ptx import (
     count_arrival,
-    exp2,
-    fma,
     load_device_f32x2,
-    maximum,
+    select,
     shuffle_index,
-    shuffle_xor,
     store_global_f32x2,
     store_global_i32,
-    sub,
     warp_sync,
 )
+
+COLLECTED = 4
+"""Records that a lane reads at once."""
 
 
 @dataclass(frozen=True)
@@ -79,28 +78,32 @@ class WorkspaceMerge:
     @cute.jit
     def collect(self, row: Int64, clusters: Int32):
         """(l, the lane's two dims of o) of the row over all clusters."""
+        merged = registers(Float32, 4)
+        merged.fill(0.0)
+        merged[0] = Float32(NEGATIVE_INFINITY)
+        for batch in cutlass.range((clusters + (COLLECTED - 1)) // COLLECTED, unroll=1):
+            m, l, o = self._load_batch(row, batch * COLLECTED, clusters)
+            top, factors = merge_weights([merged[0], *m])
+            merged[0] = top
+            merged[1] = weighted_sum(factors, [merged[1], *l])
+            for d in cutlass.range_constexpr(2):
+                merged[2 + d] = weighted_sum(factors, [merged[2 + d], *(part[d] for part in o)])
+        return merged[1], [merged[2], merged[3]]
+
+    def _load_batch(self, row, first, clusters):
+        """The partials of COLLECTED clusters, all in flight at once; those past the last are over no key."""
         record = PartialRecord(self.head_dim)
         lane = cute.arch.lane_idx()
-        top = registers(Float32, 1)
-        top[0] = Float32(NEGATIVE_INFINITY)
-        for i in cutlass.range(lane, clusters, 32, unroll=1):
-            m_i, _ = load_device_f32x2(row + Int64(i) * record.bytes + record.stats)
-            top[0] = maximum(top[0], m_i)
-        m = top[0]
-        for lanes in (16, 8, 4, 2, 1):
-            m = maximum(m, shuffle_xor(m, lanes))
-        base = exponent_base(m)
-        total = registers(Float32, 3)
-        total.fill(0.0)
-        for i in cutlass.range(clusters, unroll=4):
-            other = row + Int64(i) * record.bytes
-            m_j, l_j = load_device_f32x2(other + record.stats)
-            o_j = load_device_f32x2(other + Int64(8 * lane))
-            factor = exp2(sub(m_j, base))
-            total[0] = fma(factor, l_j, total[0])
-            total[1] = fma(factor, o_j[0], total[1])
-            total[2] = fma(factor, o_j[1], total[2])
-        return total[0], [total[1], total[2]]
+        m, l, o = [], [], []
+        for i in range(COLLECTED):
+            there = first + i < clusters
+            other = row + Int64(select(there, first + i, clusters - 1)) * record.bytes
+            stats = load_device_f32x2(other + record.stats)
+            part = load_device_f32x2(other + Int64(8 * lane))
+            m.append(select(there, stats[0], Float32(NEGATIVE_INFINITY)))
+            l.append(select(there, stats[1], Float32(0.0)))
+            o.append([select(there, x, Float32(0.0)) for x in part])
+        return m, l, o
 
 
 CONTRACT = Contract(

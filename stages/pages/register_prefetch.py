@@ -33,7 +33,7 @@ class Incoming:
     """Registers on their way: the table entries and the fragments of a warp's next step."""
 
     entries: cute.Tensor
-    pages: PageFragments
+    pages: list[PageFragments]
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,13 @@ class RegisterPrefetch:
     page_size: int
     pages_per_step: int
 
+    def empty(self) -> list[PageFragments]:
+        """Registers for the pages of one step, not yet set."""
+        return [PageFragments.empty(self.page_size, self.head_dim) for _ in range(self.pages_per_step)]
+
     def begin(self, walk: PageWalk) -> Incoming:
         """Look up the pages of step 0 in the block table."""
-        incoming = Incoming(
-            registers(Int32, self.pages_per_step),
-            PageFragments.empty(self.pages_per_step, self.page_size, self.head_dim),
-        )
+        incoming = Incoming(registers(Int32, self.pages_per_step), self.empty())
         self._look_up(walk, Int32(0), incoming)
         return incoming
 
@@ -66,11 +67,12 @@ class RegisterPrefetch:
         step: Int32,
         last: cutlass.Constexpr[bool],
         incoming: Incoming,
-        pages: PageFragments,
+        pages: list[PageFragments],
     ) -> None:
         """Hand over the fragments of a step, and begin to load the next unless this is the `last`."""
-        pages.k.store(incoming.pages.k.load())
-        pages.v.store(incoming.pages.v.load())
+        for page, ready in zip(pages, incoming.pages, strict=True):
+            page.k.store(ready.k.load())
+            page.v.store(ready.v.load())
         if not last:
             self._load(walk, live, step + 1, incoming)
             self._look_up(walk, step + 2, incoming)
@@ -84,20 +86,18 @@ class RegisterPrefetch:
         lane = cute.arch.lane_idx()
         slot_bytes = 4 * self.head_dim
         for p in cutlass.range_constexpr(self.pages_per_step):
-            tiles = range(p * self.page_size // TILE, (p + 1) * self.page_size // TILE)
+            fragments = incoming.pages[p]
             if step * self.pages_per_step + p < live:
                 page = walk.address(incoming.entries[p])
-                for n in cutlass.range_constexpr(len(tiles)):
+                for n in cutlass.range_constexpr(self.page_size // TILE):
                     slot = page + Int64((lane // 4 + TILE * n) * slot_bytes)
-                    self._load_row(slot, tiles[n], incoming.pages.k)
-                for n in cutlass.range_constexpr(len(tiles)):
+                    self._load_row(slot, n, fragments.k)
+                for n in cutlass.range_constexpr(self.page_size // TILE):
                     slot = page + Int64((lane // 4 + TILE * n) * slot_bytes + slot_bytes // 2)
-                    self._load_row(slot, tiles[n], incoming.pages.v)
+                    self._load_row(slot, n, fragments.v)
             else:
-                for i in cutlass.range_constexpr(len(tiles) * pairs(self.head_dim)):
-                    at = tiles[0] * pairs(self.head_dim) + i
-                    incoming.pages.k[at] = Int32(0)
-                    incoming.pages.v[at] = Int32(0)
+                fragments.k.fill(0)
+                fragments.v.fill(0)
 
     def _load_row(self, address, tile, fragments):
         quarter = cute.arch.lane_idx() % 4

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from cutlass import Int32, Int64
 
-from stages.ptx import load_global_i32, select
+from stages.ptx import element_address, load_global_i32, select
 
 
 @dataclass(frozen=True)
@@ -21,14 +21,14 @@ class PageWalk:
     """One warp's walk through one request's block table, for one KV head.
 
     table: address of the request's first entry. columns: entries that may be read, at least 1.
-    cache: address of the KV head in page 0. page_stride: bytes from page to page.
+    cache: address of the KV head in page 0. page_stride: bytes from page to page, an unsigned number.
     first, stride: which pages are the warp's, as page numbers within the request.
     """
 
     table: Int64
     columns: Int32
     cache: Int64
-    page_stride: Int64
+    page_stride: Int32
     first: Int32
     stride: int
 
@@ -49,7 +49,7 @@ class PageWalk:
 
     def address(self, entry: Int32) -> Int64:
         """Where the page lies that the block table gives as `entry`."""
-        return self.cache + Int64(entry) * self.page_stride
+        return element_address(self.cache, entry, self.page_stride)
 
     def pages(self, length: Int32, page_size: int) -> Int32:
         """How many pages of a request of this length are the walk's."""

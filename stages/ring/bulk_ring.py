@@ -25,7 +25,7 @@ import cutlass.cute as cute
 from cutlass import Int32
 
 from stages.contract import Contract, Parameter, Region
-from stages.fragments import TILE, PageFragments, pairs
+from stages.fragments import TILE, pairs, registers
 from stages.pages.walk import PageWalk
 from stages.ptx import (
     copy_bulk,
@@ -45,12 +45,45 @@ BARRIER_BYTES = 8
 
 
 @dataclass(frozen=True)
+class RowPage:
+    """A page that lies in shared memory as it came, at this address."""
+
+    address: Int32
+    head_dim: int
+    page_size: int
+
+    def keys(self) -> cute.Tensor:
+        """K's fragments."""
+        return self._read(0)
+
+    def values(self) -> cute.Tensor:
+        """V's fragments, in rows."""
+        return self._read(slot_bytes(self.head_dim) // 2)
+
+    def _read(self, half):
+        lane = cute.arch.lane_idx()
+        g, t = lane // 4, lane % 4
+        odd = g % 2
+        count = pairs(self.head_dim)
+        fragments = registers(Int32, tiles(self.page_size) * count)
+        for n in range(tiles(self.page_size)):
+            row = self.address + (TILE * n + g) * slot_bytes(self.head_dim) + half
+            # Two chunks of a row, 64 bytes apart; odd slots begin with the second.
+            early = load_shared_x4(row + 64 * odd + 16 * t)
+            late = load_shared_x4(row + 64 * (1 - odd) + 16 * t)
+            for i in range(4):
+                fragments[n * count + i] = select(odd == 0, early[i], late[i])
+                fragments[n * count + 4 + i] = select(odd == 0, late[i], early[i])
+        return fragments
+
+
+@dataclass(frozen=True)
 class BulkRing:
     """A ring of `depth` pages that the copy engine fills."""
 
     head_dim: int
     page_size: int
-    pages_per_step: int
+    ring_pages_per_step: int
     depth: int
 
     @property
@@ -61,43 +94,41 @@ class BulkRing:
     @property
     def steps(self) -> int:
         """Steps whose pages the ring holds."""
-        return self.depth // self.pages_per_step
-
-    @cute.jit
-    def open(self, region: Int32):
-        """Start the barriers."""
-        thread, _, _ = cute.arch.thread_idx()
-        if thread == 0:
-            for place in cutlass.range_constexpr(self.steps):
-                mbarrier_init(self._barrier(region, Int32(place)), 1)
-            mbarrier_init_fence()
+        return self.depth // self.ring_pages_per_step
 
     def start(self, walk: PageWalk, live: Int32, region: Int32) -> WalkEntries:
         """Begin to copy the pages of the first steps. live: how many pages the CTA's walk has."""
         entries = WalkEntries.begin(walk)
+        self._open(region)
         # Nobody waits at a barrier before it has been started.
         cta_sync()
         for step in range(self.steps - 1):
             self._copy(walk, live, Int32(step), region, entries)
         return entries
 
-    def take(
-        self,
-        walk: PageWalk,
-        live: Int32,
-        step: Int32,
-        region: Int32,
-        state: WalkEntries,
-        pages: PageFragments,
-    ) -> None:
-        """Hand over the fragments of a step, and begin to copy into the place of the step before."""
+    def take(self, walk: PageWalk, live: Int32, step: Int32, region: Int32, entries: WalkEntries) -> None:
+        """Wait for a step's pages, and begin to copy into the place of the step before."""
         cta_sync()
-        self._copy(walk, live, step + (self.steps - 1), region, state)
+        self._copy(walk, live, step + (self.steps - 1), region, entries)
         mbarrier_wait(self._barrier(region, step % self.steps), step // self.steps % 2)
-        self._read(live, step, region, pages)
+
+    def page(self, step: Int32, page: Int32 | int, region: Int32) -> RowPage:
+        """One of the pages of the step that was taken last."""
+        place = step % self.steps * self.ring_pages_per_step + page
+        return RowPage(
+            region + place * page_bytes(self.head_dim, self.page_size), self.head_dim, self.page_size
+        )
 
     def close(self) -> None:
         """Nothing: only live pages are copied, and each has been waited for."""
+
+    @cute.jit
+    def _open(self, region: Int32):
+        thread, _, _ = cute.arch.thread_idx()
+        if thread == 0:
+            for place in cutlass.range_constexpr(self.steps):
+                mbarrier_init(self._barrier(region, Int32(place)), 1)
+            mbarrier_init_fence()
 
     def _barrier(self, region, place):
         """The barrier of the steps that lie at this place of the ring."""
@@ -106,49 +137,20 @@ class BulkRing:
     @cute.jit
     def _copy(self, walk: PageWalk, live: Int32, step: Int32, region: Int32, entries: WalkEntries):
         a_page = page_bytes(self.head_dim, self.page_size)
-        first = step * self.pages_per_step
+        first = step * self.ring_pages_per_step
         if (cute.arch.warp_idx() == 0) & (first < live):
             entries.advance(walk, first)
             rest = live - first
-            count = select(rest < self.pages_per_step, rest, Int32(self.pages_per_step))
+            count = select(rest < self.ring_pages_per_step, rest, Int32(self.ring_pages_per_step))
             place = step % self.steps
             barrier = self._barrier(region, place)
-            sources = [walk.address(entries.at(first + p)) for p in range(self.pages_per_step)]
+            sources = [walk.address(entries.at(first + p)) for p in range(self.ring_pages_per_step)]
             if cute.arch.lane_idx() == 0:
                 mbarrier_arrive_expect(barrier, count * a_page)
-                for p in cutlass.range_constexpr(self.pages_per_step):
+                for p in cutlass.range_constexpr(self.ring_pages_per_step):
                     if p < count:
-                        target = region + (place * self.pages_per_step + p) * a_page
+                        target = region + (place * self.ring_pages_per_step + p) * a_page
                         copy_bulk(target, sources[p], a_page, barrier)
-
-    @cute.jit
-    def _read(self, live: Int32, step: Int32, region: Int32, pages: PageFragments):
-        lane = cute.arch.lane_idx()
-        g, t = lane // 4, lane % 4
-        odd = g % 2
-        half = slot_bytes(self.head_dim) // 2
-        count = pairs(self.head_dim)
-        for p in cutlass.range_constexpr(self.pages_per_step):
-            first = p * tiles(self.page_size) * count
-            if step * self.pages_per_step + p < live:
-                place = step % self.steps * self.pages_per_step + p
-                page = region + place * page_bytes(self.head_dim, self.page_size)
-                for n in cutlass.range_constexpr(tiles(self.page_size)):
-                    slot = page + (TILE * n + g) * slot_bytes(self.head_dim)
-                    self._read_row(slot, odd, t, pages.k, first + n * count)
-                    self._read_row(slot + half, odd, t, pages.v, first + n * count)
-            else:
-                for i in cutlass.range_constexpr(tiles(self.page_size) * count):
-                    pages.k[first + i] = Int32(0)
-                    pages.v[first + i] = Int32(0)
-
-    def _read_row(self, row, odd, t, fragments, at):
-        """A lane's two chunks of one row, 64 bytes apart; odd slots begin with the second."""
-        early = load_shared_x4(row + 64 * odd + 16 * t)
-        late = load_shared_x4(row + 64 * (1 - odd) + 16 * t)
-        for i in range(4):
-            fragments[at + i] = select(odd == 0, early[i], late[i])
-            fragments[at + 4 + i] = select(odd == 0, late[i], early[i])
 
 
 CONTRACT = Contract(
@@ -158,7 +160,7 @@ CONTRACT = Contract(
     parameters=(
         Parameter("depth", (2, 4, 6, 8, 10, 12, 14, 16, 24, 32, 48), 8, "pages that the ring holds"),
     ),
-    requires={"head_dim": (64,), "page_size": (16,), "dtype": ("bf16",), "pages_per_step": (1, 2)},
+    requires={"head_dim": (64,), "page_size": (16,), "dtype": ("bf16",), "ring_pages_per_step": (1, 2, 4, 8)},
     shared=lambda stage: (
         Region(
             "page_ring",

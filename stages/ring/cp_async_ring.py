@@ -18,13 +18,14 @@ Contract
     in different banks. No access has conflicts.
 """
 
+import dataclasses
 from dataclasses import dataclass
 
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from stages.contract import Contract, Parameter, Region
-from stages.fragments import TILE, PageFragments, chunks, pairs
+from stages.fragments import TILE, chunks, pairs, registers
 from stages.pages.walk import PageWalk
 from stages.ptx import (
     copy_async_16,
@@ -40,49 +41,85 @@ from stages.ring.layout import page_bytes, slot_bytes, tiles
 
 
 @dataclass(frozen=True)
+class SwizzledPage:
+    """A page in shared memory, its chunks moved against bank conflicts.
+
+    It begins `offset` bytes after `step`, the address of its step's first page. Swizzling flips address bits
+    below those of the offset, so it is done once for all pages of a step.
+    """
+
+    step: Int32
+    offset: Int32 | int
+    head_dim: int
+    page_size: int
+
+    def keys(self) -> cute.Tensor:
+        """K's fragments."""
+        lane = cute.arch.lane_idx()
+        g, t = lane // 4, lane % 4
+        chunk = self.step + g * slot_bytes(self.head_dim) + 16 * (t ^ (g % 2 * 4))
+        fragments = registers(Int32, tiles(self.page_size) * pairs(self.head_dim))
+        for n in range(tiles(self.page_size)):
+            tile = self.offset + TILE * n * slot_bytes(self.head_dim)
+            for c in range(chunks(self.head_dim)):
+                words = load_shared_x4((chunk ^ (64 * c)) + tile)
+                for i, word in enumerate(words):
+                    fragments[n * pairs(self.head_dim) + 4 * c + i] = word
+        return fragments
+
+    def values(self) -> cute.Tensor:
+        """V's fragments, in columns."""
+        lane = cute.arch.lane_idx()
+        # Matrices: (tile 0, dims 8 j), (tile 1, dims 8 j), then the same of dims 8 j + 8.
+        slot, further = lane % 16, lane // 16
+        row = self.step + slot * slot_bytes(self.head_dim) + slot_bytes(self.head_dim) // 2
+        chunk = row + 16 * (further ^ (slot % TILE))
+        fragments = registers(Int32, tiles(self.page_size) * pairs(self.head_dim))
+        for j in range(0, pairs(self.head_dim), 2):
+            words = load_matrices_transposed((chunk ^ (16 * j)) + self.offset)
+            for i, word in enumerate(words):
+                fragments[i % 2 * pairs(self.head_dim) + j + i // 2] = word
+        return fragments
+
+
+@dataclass(frozen=True)
 class CpAsyncRing:
     """A ring of `depth` pages that all threads of the CTA fill."""
 
     head_dim: int
     page_size: int
-    pages_per_step: int
+    ring_pages_per_step: int
     warps: int
     depth: int
 
     @property
     def steps_ahead(self) -> int:
         """Steps whose pages are on their way while one is attended."""
-        return self.depth // self.pages_per_step - 1
+        return self.depth // self.ring_pages_per_step - 1
 
     @property
     def v_columns(self) -> bool:
         """V comes as mma B fragments."""
         return True
 
-    def open(self, region: Int32) -> None:
-        """Nothing: copies are counted by the threads themselves."""
-
     def start(self, walk: PageWalk, live: Int32, region: Int32) -> WalkEntries:
         """Begin to copy the pages of the first steps. live: how many pages the CTA's walk has."""
         entries = WalkEntries.begin(walk)
         for step in range(self.steps_ahead):
-            self._copy(walk, live, Int32(step), region, entries)
+            self._copy(Int32(step), region, self._sources(walk, live, Int32(step), entries))
         return entries
 
-    def take(
-        self,
-        walk: PageWalk,
-        live: Int32,
-        step: Int32,
-        region: Int32,
-        state: WalkEntries,
-        pages: PageFragments,
-    ) -> None:
-        """Hand over the fragments of a step, and begin to copy into the place of the step before."""
+    def take(self, walk: PageWalk, live: Int32, step: Int32, region: Int32, entries: WalkEntries) -> None:
+        """Wait for a step's pages, and begin to copy into the place of the step before."""
+        sources = self._sources(walk, live, step + self.steps_ahead, entries)
         copy_async_wait(self.steps_ahead - 1)
         cta_sync()
-        self._copy(walk, live, step + self.steps_ahead, region, state)
-        self._read(step, region, pages)
+        self._copy(step + self.steps_ahead, region, sources)
+
+    def page(self, step: Int32, page: Int32 | int, region: Int32) -> SwizzledPage:
+        """One of the pages of the step that was taken last."""
+        a_page = page_bytes(self.head_dim, self.page_size)
+        return SwizzledPage(region + self._place(step) * a_page, page * a_page, self.head_dim, self.page_size)
 
     def close(self) -> None:
         """Wait for the copies of steps that the walk did not have."""
@@ -90,46 +127,43 @@ class CpAsyncRing:
 
     def _place(self, step):
         """Which page of the ring holds the step's first page."""
-        return step % (self.depth // self.pages_per_step) * self.pages_per_step
+        return step % (self.depth // self.ring_pages_per_step) * self.ring_pages_per_step
 
-    def _copy(self, walk, live, step, region, entries):
+    def _sources(self, walk, live, step, entries):
+        """Where the thread's part of each page of the step begins, and the bytes of each of its copies."""
         thread, _, _ = cute.arch.thread_idx()
-        a_slot = slot_bytes(self.head_dim) // 16
-        threads = 32 * self.warps
-        entries.advance(walk, step * self.pages_per_step)
-        for p in range(self.pages_per_step):
-            index = step * self.pages_per_step + p
+        entries.advance(walk, step * self.ring_pages_per_step)
+        # Of all pages, so that each takes one instruction.
+        mine = dataclasses.replace(walk, cache=walk.cache + Int64(16 * thread))
+        sources = []
+        for p in range(self.ring_pages_per_step):
+            index = step * self.ring_pages_per_step + p
             wanted = index < live
             entry = select(wanted, entries.at(index), Int32(0))
-            size = select(wanted, Int32(16), Int32(0))
-            page = region + (self._place(step) + p) * page_bytes(self.head_dim, self.page_size)
-            for first in range(0, page_bytes(self.head_dim, self.page_size) // 16, threads):
-                chunk = thread + first
-                slot, column = chunk // a_slot, chunk % a_slot
-                in_v = column >= a_slot // 2
-                place = slot * a_slot + (column ^ select(in_v, slot % 8, slot % 2 * 4))
-                copy_async_16(page + 16 * place, walk.address(entry) + Int64(16 * chunk), size)
+            sources.append((mine.address(entry), select(wanted, Int32(16), Int32(0))))
+        return sources
+
+    def _copy(self, step, region, sources):
+        thread, _, _ = cute.arch.thread_idx()
+        a_page = page_bytes(self.head_dim, self.page_size)
+        for p, (source, size) in enumerate(sources):
+            page = region + (self._place(step) + p) * a_page
+            for first in range(0, a_page // 16, 32 * self.warps):
+                target = page + 16 * self._swizzled(thread, first)
+                copy_async_16(target, source, size, 16 * first)
         copy_async_commit()
 
-    def _read(self, step, region, pages):
-        lane = cute.arch.lane_idx()
-        g, t = lane // 4, lane % 4
-        for p in range(self.pages_per_step):
-            page = region + (self._place(step) + p) * page_bytes(self.head_dim, self.page_size)
-            at = p * tiles(self.page_size) * pairs(self.head_dim)
-            for n in range(tiles(self.page_size)):
-                slot = page + (TILE * n + g) * slot_bytes(self.head_dim)
-                for c in range(chunks(self.head_dim)):
-                    words = load_shared_x4(slot + 16 * ((4 * c + t) ^ (g % 2 * 4)))
-                    for i, word in enumerate(words):
-                        pages.k[at + n * pairs(self.head_dim) + 4 * c + i] = word
-            # Matrices: (tile 0, dims 8 j), (tile 1, dims 8 j), then the same of dims 8 j + 8.
-            slot, further = lane % 16, lane // 16
-            row = page + slot * slot_bytes(self.head_dim) + slot_bytes(self.head_dim) // 2
-            for j in range(0, pairs(self.head_dim), 2):
-                words = load_matrices_transposed(row + 16 * ((j + further) ^ (slot % 8)))
-                for i, word in enumerate(words):
-                    pages.v[at + i % 2 * pairs(self.head_dim) + j + i // 2] = word
+    def _swizzled(self, thread, first: int):
+        """Where chunk `thread + first` of a page lies, in chunks."""
+        a_slot = slot_bytes(self.head_dim) // 16
+        further = 0
+        if first % (TILE * a_slot) == 0:
+            # Whole tiles on, the slots' places repeat: one address serves them all.
+            first, further = 0, first
+        chunk = thread + first
+        slot, column = chunk // a_slot, chunk % a_slot
+        moved = select(column >= a_slot // 2, slot % TILE, slot % 2 * (a_slot // 4))
+        return slot * a_slot + (column ^ moved) + further
 
 
 CONTRACT = Contract(
@@ -143,14 +177,14 @@ CONTRACT = Contract(
         "head_dim": (64,),
         "page_size": (16,),
         "dtype": ("bf16",),
-        "pages_per_step": (1, 2),
+        "ring_pages_per_step": (1, 2, 4, 8),
         "warps": (1, 2, 4, 8),
     },
     shared=lambda stage: (Region("page_ring", stage.depth * page_bytes(stage.head_dim, stage.page_size)),),
     unfit=lambda stage: (
         None
         if stage.steps_ahead > 0
-        else f"a ring of depth {stage.depth} holds one step of {stage.pages_per_step} pages, and nothing "
+        else f"a ring of depth {stage.depth} holds one step of {stage.ring_pages_per_step} pages, and nothing "
         "could be on its way while it is attended"
     ),
     min_arch=80,

@@ -1,7 +1,7 @@
 """Scores by tensor cores: S = Q K^T with `mma.sync.m16n8k16`, BF16 operands, FP32 accumulation.
 
 Contract
-    Computes the raw dot products of a row group's 16 query rows with the keys of the pages of one step.
+    Computes the raw dot products of a row group's 16 query rows with the keys of a page.
     Neither scale nor mask is applied: a slot that no row sees gets whatever its bytes give, NaN included,
     and it is the softmax that must select it away.
 
@@ -24,11 +24,10 @@ from stages.ptx import load_global_x4, mma_bf16
 
 @dataclass(frozen=True)
 class MmaScores:
-    """Q K^T of one row group and the pages of one step."""
+    """Q K^T of one row group and a page."""
 
     head_dim: int
     page_size: int
-    pages_per_step: int
 
     def load_query(self, row: Int64, row_plus_8: Int64) -> cute.Tensor:
         """A lane's A fragments: [2 * pairs(head_dim)] BF16 pairs, row g's and then row g + 8's.
@@ -45,19 +44,17 @@ class MmaScores:
                     query[half * count + 4 * c + i] = word
         return query
 
-    def scores(self, query: cute.Tensor, k: cute.Tensor) -> cute.Tensor:
+    def scores(self, query: cute.Tensor, k: cute.Tensor) -> list[Float32]:
         """[4 per tile of 8 keys] FP32 scores: keys 2t, 2t+1 of row g, then the same keys of row g + 8."""
         count = pairs(self.head_dim)
-        tiles = self.pages_per_step * self.page_size // TILE
-        scores = registers(Float32, 4 * tiles)
-        for n in range(tiles):
+        scores: list[Float32] = []
+        for n in range(self.page_size // TILE):
             tile = [Float32(0.0)] * 4
             for j in range(0, count, 2):
                 a = (query[j], query[count + j], query[j + 1], query[count + j + 1])
                 b = (k[n * count + j], k[n * count + j + 1])
                 tile = mma_bf16(a, b, tile)
-            for i in range(4):
-                scores[4 * n + i] = tile[i]
+            scores.extend(tile)
         return scores
 
 
