@@ -1,4 +1,4 @@
-"""A micro-kernel around a ring: a walk's pages in, the fragments that every warp gets out."""
+"""A micro-kernel around a ring: the pages of walks in, the fragments that every warp gets out."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +12,7 @@ from cutlass import Int32, Int64
 from stages.contract import Contract
 from stages.fragments import PageFragments
 from stages.pages.walk import PageWalk
-from stages.ptx import store_global_i32
+from stages.ptx import load_global_i32, store_global_i32
 from tests import layouts
 from tests.device import Launch, MicroKernel, out
 from tests.micro import place, store_registers
@@ -22,12 +22,21 @@ PAGE_BYTES = PAGE_SIZE * 2 * HEAD_DIM * 2
 REGISTERS = 16
 """Registers of one page's K, and of its V."""
 
+CTAS = 8
+"""The walks of a launch, at most: one a CTA."""
+
+
+WORDS = 5
+"""What the kernel is told of a walk."""
+
 
 @dataclass(frozen=True)
 class Streaming(MicroKernel):
-    """Stores what `take` hands over: [warp, step, K then V, page of the step, register, lane]; steps [warp].
+    """Stores what `take` hands over, as `taken_shape` says, and the number of steps: [CTA, warp].
 
-    As many steps as a walk of `live` pages has. The fragments hold ones in all bits before each step.
+    walks: [CTA, 5] of a walk's first entry in the table, how many columns it may read, which of them is the
+    first of its pages, how many are live, and the steps of the CTAs before. There are as many steps as a walk
+    of `live` pages has. The fragments hold ones in all bits before each step.
     """
 
     contract: Contract
@@ -48,33 +57,29 @@ class Streaming(MicroKernel):
 
     @property
     def where(self) -> Launch:
-        """One CTA with the ring's region."""
-        return Launch(block=(32 * self.warps, 1, 1), shared_bytes=self.regions[1])
+        """CTAs with the ring's region."""
+        return Launch(grid=(CTAS, 1, 1), block=(32 * self.warps, 1, 1), shared_bytes=self.regions[1])
 
     @cute.jit
     def __call__(
         self,
         cache: cute.Pointer,
         table: cute.Pointer,
+        walks: cute.Pointer,
         taken: cute.Pointer,
         steps: cute.Pointer,
         head_offset: Int64,
         page_stride: Int64,
-        columns: Int32,
-        first: Int32,
-        live: Int32,
         stream: cuda.CUstream,
     ):
         self.kernel(
             cache.toint(),
             table.toint(),
+            walks.toint(),
             taken.toint(),
             steps.toint(),
             head_offset,
             page_stride,
-            columns,
-            first,
-            live,
         ).launch(**self.where.keywords(), stream=stream)
 
     @cute.kernel
@@ -82,19 +87,21 @@ class Streaming(MicroKernel):
         self,
         cache: Int64,
         table: Int64,
+        walks: Int64,
         taken: Int64,
         steps: Int64,
         head_offset: Int64,
         page_stride: Int64,
-        columns: Int32,
-        first: Int32,
-        live: Int32,
     ):
         lane, warp = cute.arch.lane_idx(), cute.arch.warp_idx()
+        cta, _, _ = cute.arch.block_idx()
+        begin, columns, first, live, before = [
+            load_global_i32(walks + Int64(4 * (WORDS * cta + i))) for i in range(WORDS)
+        ]
         region = cute.arch.get_dyn_smem(cutlass.Uint8, alignment=16).toint() + self.regions[0]["page_ring"]
         a_step = self.ring.pages_per_step
         self.ring.open(region)
-        walk = PageWalk(table, columns, cache + head_offset, page_stride, first, 1)
+        walk = PageWalk(table + Int64(begin) * 4, columns, cache + head_offset, page_stride, first, 1)
         state = self.ring.start(walk, live, region)
         pages = PageFragments.empty(a_step, PAGE_SIZE, HEAD_DIM, self.ring.v_columns)
         count = (live + (a_step - 1)) // a_step
@@ -102,12 +109,12 @@ class Streaming(MicroKernel):
             pages.k.fill(-1)
             pages.v.fill(-1)
             self.ring.take(walk, live, step, region, state, pages)
-            file = taken + Int64((warp * count + step) * a_step * 2 * REGISTERS * 128)
+            file = taken + Int64(((before + step) * self.warps + warp) * a_step * 2 * REGISTERS * 128)
             store_registers(file, pages.k, Int32)
             store_registers(file + a_step * REGISTERS * 128, pages.v, Int32)
         self.ring.close()
         if lane == 0:
-            store_global_i32(steps + Int64(4 * warp), count)
+            store_global_i32(steps + Int64(4 * (self.warps * cta + warp)), count)
 
 
 def make_cache(pages: int, heads: int) -> np.ndarray:
@@ -138,21 +145,34 @@ def expected(kernel: Streaming, cache, entries, head: int) -> np.ndarray:
     return taken
 
 
-def arguments(kernel: Streaming, cache, table, head: int, first: int, live: int, taken, steps) -> list:
-    """Those of the kernel."""
+@dataclass(frozen=True)
+class Walk:
+    """A walk over a table's last `columns` entries, of which `live` from number `first` on are its pages."""
+
+    columns: int
+    first: int
+    live: int
+
+
+def arguments(kernel: Streaming, cache, table, head: int, walks: list[Walk], taken, steps) -> list:
+    """Those of the kernel. A CTA that is left over has a walk of no page."""
+    told, before = np.zeros((CTAS, WORDS), np.int32), 0
+    for cta in range(CTAS):
+        walk = walks[cta] if cta < len(walks) else Walk(len(table), 0, 0)
+        told[cta] = len(table) - walk.columns, walk.columns, walk.first, walk.live, before
+        before += steps_of(kernel, walk.live)
     strides = (head * PAGE_BYTES, cache.shape[1] * PAGE_BYTES)
-    return [cache, table, taken, steps, *strides, len(table), first, live]
+    return [cache, table, told, taken, steps, *strides]
 
 
-def stream(launch, kernel: Streaming, cache, table, head: int, first: int, live: int) -> np.ndarray:
-    """What every warp is handed, the same for all of them."""
-    shape = (kernel.warps, steps_of(kernel, live), 2, kernel.ring.pages_per_step, REGISTERS, 32)
-    # A walk of no page writes nothing there.
-    taken = out(np.uint32, *shape) if live else np.zeros(1, np.uint32)
-    given = arguments(kernel, cache, table, head, first, live, taken, out(np.int32, kernel.warps))
-    *written, steps = launch(kernel, *given)
-    assert np.all(steps == steps_of(kernel, live))
-    if not written:
-        return np.zeros(shape[1:], np.uint32)
-    assert np.all(written[0] == written[0][:1]), "warps differ"
-    return written[0][0]
+def check(launch, kernel: Streaming, cache, table, head: int, walks: list[Walk]) -> None:
+    """Every warp is handed the pages of its CTA's walk, in order. All tables end where the memory ends."""
+    counts = [steps_of(kernel, walk.live) for walk in walks]
+    taken = out(np.uint32, sum(counts), kernel.warps, 2, kernel.ring.pages_per_step, REGISTERS, 32)
+    given = arguments(kernel, cache, table, head, walks, taken, out(np.int32, CTAS, kernel.warps))
+    written, steps = launch(kernel, *given)
+    assert np.all(steps[: len(walks)] == np.array(counts)[:, None]) and not steps[len(walks) :].any()
+    for walk, got in zip(walks, np.split(written, np.cumsum(counts)[:-1]), strict=True):
+        begin = len(table) - walk.columns + walk.first
+        want = expected(kernel, cache, table[begin : begin + walk.live], head)
+        assert np.array_equal(got, np.broadcast_to(want[:, None], got.shape)), walk
