@@ -11,7 +11,7 @@ from emulator.interface import EmulatorError
 from stages.ring.bulk_ring import BARRIER_BYTES, CONTRACT, BulkRing
 from tests import streaming
 from tests.device import ARCHITECTURES, compile_kernel
-from tests.streaming import HEAD_DIM, PAGE_BYTES, PAGE_SIZE, REGISTERS, Streaming, Walk
+from tests.streaming import HEAD_DIM, PAGE_BYTES, PAGE_SIZE, Streaming, Walk
 
 
 def ring(depth: int, pages_per_step: int, warps: int = 4) -> Streaming:
@@ -76,8 +76,8 @@ def watch(kernel: Streaming, live: int, ptx: str, **more) -> tuple[Counts, np.nd
     """Run on the emulator, with counts: (counts, the table, whether what was handed over is right)."""
     cache, counts = streaming.make_cache(live + 2, 2), Counts()
     table = np.random.default_rng(3).permutation(live + 2).astype(np.int32)
-    shape = (streaming.steps_of(kernel, live), kernel.warps, 2, kernel.ring.pages_per_step, REGISTERS, 32)
-    taken, steps = np.zeros(shape, np.uint32), np.zeros((streaming.CTAS, kernel.warps), np.int32)
+    taken = np.zeros(streaming.taken_shape(kernel, streaming.steps_of(kernel, live)), np.uint32)
+    steps = np.zeros((streaming.CTAS, kernel.warps), np.int32)
     where = kernel.where
     emulator.launch(
         ptx,
@@ -88,7 +88,7 @@ def watch(kernel: Streaming, live: int, ptx: str, **more) -> tuple[Counts, np.nd
         observers=[counts],
         **more,
     )
-    right = np.array_equal(taken[:, 0], streaming.expected(kernel, cache, table[:live], 1))
+    right = np.array_equal(taken, streaming.expected(kernel, cache, table[:live], 1))
     return counts, table, right
 
 

@@ -11,7 +11,7 @@ from emulator.interface import Race, UnfinishedAsync, UninitialisedRead
 from stages.ring.cp_async_ring import CONTRACT, CpAsyncRing
 from tests import layouts, streaming
 from tests.device import ARCHITECTURES, compile_kernel
-from tests.streaming import HEAD_DIM, PAGE_BYTES, PAGE_SIZE, REGISTERS, Streaming, Walk
+from tests.streaming import HEAD_DIM, PAGE_BYTES, PAGE_SIZE, Streaming, Walk
 
 INT_MAX = 2**31 - 1
 
@@ -132,8 +132,8 @@ def watch(
     """Run on the emulator, with counts: (counts, the table, what the warps were handed)."""
     cache, counts = streaming.make_cache(live + 2, 2), Counts()
     table = np.random.default_rng(3).permutation(live + 2).astype(np.int32)
-    shape = (streaming.steps_of(kernel, live), kernel.warps, 2, kernel.ring.pages_per_step, REGISTERS, 32)
-    taken, steps = np.zeros(shape, np.uint32), np.zeros((streaming.CTAS, kernel.warps), np.int32)
+    taken = np.zeros(streaming.taken_shape(kernel, streaming.steps_of(kernel, live)), np.uint32)
+    steps = np.zeros((streaming.CTAS, kernel.warps), np.int32)
     where = kernel.where
     emulator.launch(
         ptx or compile_kernel(kernel, ARCHITECTURES[0]).ptx,
@@ -210,7 +210,7 @@ def test_a_fault_shows(fault, seed):
     kernel = ring(4, 1)
     _, table, taken = watch(kernel, 9, seed=seed)
     cache = streaming.make_cache(11, 2)
-    assert np.array_equal(taken[:, 0], streaming.expected(kernel, cache, table[:9], 1))
+    assert np.array_equal(taken, streaming.expected(kernel, cache, table[:9], 1))
     # A warp that is far ahead reads what nobody has begun to copy yet.
     with pytest.raises((Race, UnfinishedAsync, UninitialisedRead)) as caught:
         watch(kernel, 9, planted(kernel, *FAULTS[fault]), seed=seed)
