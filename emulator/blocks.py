@@ -60,10 +60,9 @@ class _Writer(Locals):
     # -- the parts of a block
 
     def gather(self) -> None:
-        by_number = {number: name for name, number in self.program.registers.items()}
         for number in self.block.gathers:
             name = self.let(f"R[{number}]" if self.everyone else f"R[{number}][t]")
-            self.values[by_number[number]] = Value(name, shared=self.everyone)
+            self.values[self.program.names[number]] = Value(name, shared=self.everyone)
 
     def step(self, step: Step) -> None:
         instruction, operation = step.instruction, step.operation
@@ -144,11 +143,10 @@ class _Writer(Locals):
             self.write(target, kind, result, instruction, shared=False)
 
     def scatter(self) -> None:
-        by_number = {number: name for name, number in self.program.registers.items()}
         stored: set[str] = set()
         for number in self.block.scatters:
             kind = self.program.kinds[number]
-            value = self.values[by_number[number]]
+            value = self.values[self.program.names[number]]
             instruction = self.block.instructions[0]
             if value.constant is not None:
                 scalar = self.bind("k", constant(value.constant, kind, instruction, held=True))
@@ -176,13 +174,25 @@ class _Writer(Locals):
 
 
 def compile_block(program: Program, block: Block, everyone: bool) -> Callable[[Any, list[Array], Array], Any]:
-    """The function of a block. Raises PtxError for operands that do not fit."""
+    """The function of a block: its `full` or its `part`. Raises PtxError for operands that do not fit.
+
+    Its text is written now, and compiled when it runs first: most blocks run for whole waves or for parts of
+    them, but not for both.
+    """
     writer = _Writer(program, block, everyone)
     text = writer.source()
-    code = compile(text, f"<{re.sub(r'_+', '_', program.name)} block {block.index}>", "exec")
-    exec(code, writer.names)
-    function: Callable[[Any, list[Array], Array], Any] = writer.names[f"block_{block.index}"]
-    return function
+
+    def run_first(group: Any, registers: list[Array], threads: Array) -> Any:
+        code = compile(text, f"<{re.sub(r'_+', '_', program.name)} block {block.index}>", "exec")
+        exec(code, writer.names)
+        function: Callable[[Any, list[Array], Array], Any] = writer.names[f"block_{block.index}"]
+        if everyone:
+            block.full = function
+        else:
+            block.part = function
+        return function(group, registers, threads)
+
+    return run_first
 
 
 @functools.lru_cache(maxsize=256)

@@ -122,7 +122,7 @@ class Instruction:
 
     def has(self, *parts: str) -> bool:
         """Whether any of these is a part of the opcode."""
-        return any(part in self.parts for part in parts)
+        return not set(parts).isdisjoint(self.parts)
 
     @property
     def type(self) -> str:

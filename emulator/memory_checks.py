@@ -67,10 +67,10 @@ class MemoryChecks:
         shadow = self.shadow(region)
         rows = Rows.of(offsets + shadow.shift if shadow.shift else offsets, size)
         touch = Touch(shadow, rows, group, instruction, wide)
-        own = instruction.has("shared", "shared::cta") and not instruction.has("shared::cluster")
-        if shadow is self.shared and self._machine.cluster_size > 1 and not own:
-            away = offsets // self._machine.shared_window != group.cta
-            touch.away = away if away.any() else None
+        if shadow is self.shared and self._machine.cluster_size > 1:
+            own = instruction.has("shared", "shared::cta") and not instruction.has("shared::cluster")
+            away = None if own else offsets // self._machine.shared_window != group.cta
+            touch.away = away if away is not None and away.any() else None
         return touch
 
     def _numbered(self, shadow: Shadow, threads: Array) -> Array:

@@ -90,6 +90,11 @@ class Program:
     across: list[int]
     """Registers that live from one block to another."""
 
+    @functools.cached_property
+    def names(self) -> list[str]:
+        """The register of each number."""
+        return list(self.registers)
+
     @property
     def name(self) -> str:
         """The entry's name."""

@@ -68,6 +68,8 @@ class Words:
         offsets, threads = access.offsets, access.group.threads
         if access.kind != "atomic":
             for offset in np.unique(offsets).tolist():
+                if access.kind == "load" and (access.region.name, offset) not in self._rows:
+                    continue  # nothing was released there
                 self._word(access, offset, threads[offsets == offset], wide, now)
             return
         # One behind the other, as they are carried out.

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.device import ARCHITECTURES, compile_kernel, run
 
@@ -14,6 +16,26 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     marker = item.get_closest_marker("cuda")
     if marker is not None and not torch.cuda.is_available():
         pytest.skip(f"no CUDA device: {marker.args[0]}")
+
+
+class _ByKernels(LoadScopeScheduling):
+    """Tests that compile the same kernels go to the same worker, where they are compiled once.
+
+    Micro-kernels belong to one file of tests, generated kernels to those of a module.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.split("::", 1)[0]
+        folder, _, name = file.rpartition("/")
+        if folder.endswith("tests/kernels"):
+            return "split kernels" if name.startswith("test_split") else "cluster kernels"
+        return file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    """How `pytest -n` deals out tests."""
+    return _ByKernels(config, log)
 
 
 @pytest.fixture(params=ARCHITECTURES)

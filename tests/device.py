@@ -9,10 +9,8 @@ none, on the emulator, and returns the outputs, whole arrays in NumPy. BF16 and 
 unsigned integers that hold their bits.
 """
 
-import contextlib
 import functools
 import inspect
-import io
 import re
 import tempfile
 from dataclasses import dataclass
@@ -26,6 +24,7 @@ from cutlass import Float32, Int32, Int64
 from cutlass.cute.runtime import make_fake_stream, make_ptr
 
 import emulator
+from tests.cubin import stack_bytes
 
 ARCHITECTURES = ("sm_90a", "sm_100a")
 """What every micro-kernel is compiled for, whatever the machine."""
@@ -77,7 +76,6 @@ class Compiled:
     function: object
     ptx: str
     entry: str
-    registers: int
 
 
 @dataclass(frozen=True)
@@ -107,7 +105,8 @@ def _parameters(kernel: MicroKernel) -> list[type]:
     return kinds[:-1]
 
 
-def _pointer(address: int):
+def pointer(address: int):
+    """What stands for device memory in a call."""
     return make_ptr(cutlass.Uint8, address, cute.AddressSpace.gmem, assumed_align=16)
 
 
@@ -119,24 +118,19 @@ def compile_kernel(kernel: MicroKernel, arch: str) -> Compiled:
     arithmetic that leaves flushing or contraction to the compiler.
     """
     kinds = _parameters(kernel)
-    fakes = [_pointer(16) if kind is cute.Pointer else kind(0) for kind in kinds]
-    report = io.StringIO()
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(report):
-        options = f"--gpu-arch {arch} --keep-ptx --keep-cubin --dump-dir {folder} remarks{{ptx}}"
+    fakes = [pointer(16) if kind is cute.Pointer else kind(0) for kind in kinds]
+    with tempfile.TemporaryDirectory() as folder:
+        options = f"--gpu-arch {arch} --keep-ptx --keep-cubin --dump-dir {folder}"
         function = cute.compile(kernel, *fakes, make_fake_stream(), options=options)
-        ptx = function.artifacts.PTX
+        ptx, cubin = function.artifacts.PTX, function.artifacts.CUBIN
     entry, parameters = re.search(r"\.entry (\w+)\((.*?)\)", ptx, re.DOTALL).groups()
     assert re.findall(r"\.param (\.\w+)", parameters) == [PARAMETER_TYPES[kind] for kind in kinds]
 
-    usage = re.findall(
-        r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", report.getvalue()
-    )
-    assert usage, f"no ptxas report for {kernel}: {report.getvalue()!r}"
-    assert set(usage) == {("0", "0", "0")}, f"{kernel} uses stack or spills on {arch}: {usage}"
+    stack = stack_bytes(cubin)
+    assert stack == 0, f"{kernel} uses stack or spills on {arch}: {stack} bytes"
     assert ".local" not in ptx, f"{kernel} indexes registers dynamically on {arch}"
     assert not UNFLUSHED.findall(ptx), f"{kernel}: {UNFLUSHED.findall(ptx)}"
-    registers = max(int(count) for count in re.findall(r"Used (\d+) registers", report.getvalue()))
-    return Compiled(function, ptx, entry, registers)
+    return Compiled(function, ptx, entry)
 
 
 def run(kernel: MicroKernel, arguments: list) -> list[np.ndarray]:
@@ -162,7 +156,7 @@ def _run_on_gpu(kernel: MicroKernel, arguments: list, fill: int) -> list[np.ndar
     given = _with_kinds(kernel, arguments)
     tensors = [_on_gpu(a, fill) if kind is cute.Pointer else None for a, kind in given]
     values = [
-        kind(argument) if tensor is None else _pointer(tensor.data_ptr())
+        kind(argument) if tensor is None else pointer(tensor.data_ptr())
         for (argument, kind), tensor in zip(given, tensors, strict=True)
     ]
     compiled.function(*values, cuda.CUstream(torch.cuda.current_stream().cuda_stream))

@@ -1,10 +1,21 @@
-"""Copies of the checkout, and the command line run in them as a user runs it."""
+"""Copies of the checkout, and the command line in them: as a user runs it, or called in this process.
 
+A call takes none of the seconds in which Python imports PyTorch and CuTe DSL. It generates from the stages of
+this checkout, not of the copy, so it is for copies whose spec and output alone may have been changed.
+"""
+
+import contextlib
+import io
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
+
+from rich.console import Console
+
+from generator import cli
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -17,13 +28,39 @@ def copy_checkout(folder: Path, *more: str) -> Path:
     return folder
 
 
+def first_variant(spec: str) -> str:
+    """The text of the shipped spec with its first variant alone."""
+    return spec[: spec.index("      # Long contexts and windows")].rstrip() + "\n"
+
+
+WIDTH = {"COLUMNS": "200"}
+"""Of the tables: no cell is broken."""
+
+
 def run(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """What `python -m generator` with these arguments did in a copy."""
     return subprocess.run(
         [sys.executable, "-m", "generator", *arguments],
         cwd=folder,
-        env={**os.environ, "COLUMNS": "200", "PYTHONDONTWRITEBYTECODE": "1", **environment},
+        env={**os.environ, **WIDTH, "PYTHONDONTWRITEBYTECODE": "1", **environment},
         capture_output=True,
         text=True,
         timeout=300,
     )
+
+
+def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """What the command line with these arguments did in a copy, in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        mock.patch.dict(os.environ, WIDTH),
+        mock.patch.multiple(cli, out=Console(), err=Console(stderr=True)),
+        contextlib.chdir(folder),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            status = cli.app(arguments, standalone_mode=True) or 0
+        except SystemExit as left:
+            status = left.code
+    return subprocess.CompletedProcess(arguments, status, out.getvalue(), err.getvalue())

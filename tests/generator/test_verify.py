@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 
-from tests.generator.command import copy_checkout, run
+from tests.generator.command import call, copy_checkout, first_variant, run
 
 PROBLEMS = ["L 40, 0, 8, 129, 5; H 2", "L 1033; H 2", "L 2048; H 1"]
 
@@ -21,8 +21,7 @@ def whole(tmp_path):
 def checkout(whole):
     """The same with the first variant alone, so that it is clear what a fault reaches."""
     spec = whole / "spec.yaml"
-    text = spec.read_text()
-    spec.write_text(text[: text.index("      # Long contexts and windows")].rstrip() + "\n")
+    spec.write_text(first_variant(spec.read_text()))
     return whole
 
 
@@ -50,7 +49,7 @@ def test_json_has_every_variant(checkout):
     cluster = text[text.index("      cluster:\n") :]
     plain = cluster.replace("cluster:\n", "plain:\n", 1).replace("norm_gate", "plain")
     (checkout / "other.yaml").write_text(text + plain)
-    result = run(checkout, "verify", "--spec", "other.yaml", "--seed", "5", "--stats", "--json")
+    result = call(checkout, "verify", "--spec", "other.yaml", "--seed", "5", "--stats", "--json")
     assert result.returncode == 0, result.stderr
     outcomes = json.loads(result.stdout)
     found = [(outcome["variant"], outcome["problem"]) for outcome in outcomes]
@@ -124,7 +123,7 @@ def test_an_epilogue_without_a_reference_says_so(checkout):
 )
 def test_a_wrong_call_is_refused(checkout, arguments, message):
     """Exit 2 and a message."""
-    result = run(checkout, "verify", *arguments)
+    result = call(checkout, "verify", *arguments)
     assert result.returncode == 2
     assert message in result.stderr and not result.stdout
     assert "Traceback" not in result.stderr

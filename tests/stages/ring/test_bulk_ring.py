@@ -11,7 +11,7 @@ from emulator.interface import EmulatorError
 from stages.ring.bulk_ring import BARRIER_BYTES, CONTRACT, BulkRing
 from tests import streaming
 from tests.device import ARCHITECTURES, compile_kernel
-from tests.streaming import HEAD_DIM, PAGE_BYTES, PAGE_SIZE, REGISTERS, Streaming
+from tests.streaming import HEAD_DIM, PAGE_BYTES, PAGE_SIZE, Streaming, Walk
 
 
 def ring(depth: int, pages_per_step: int, warps: int = 4) -> Streaming:
@@ -58,10 +58,10 @@ def test_every_warp_gets_every_page(kernel, launch):
     most = max(walks(kernel))
     cache = streaming.make_cache(most + 3, 2)
     placement = np.random.default_rng(0).permutation(most + 3).astype(np.int32)
-    for live in walks(kernel):
-        table = np.concatenate([placement[: 3 + live], np.full(live % 4, -1, np.int32)])
-        got = streaming.stream(launch, kernel, cache, table, 1, 3, live)
-        assert np.array_equal(got, streaming.expected(kernel, cache, table[3 : 3 + live], 1)), live
+    for dead in (0, 3):
+        table = np.concatenate([placement, np.full(dead, -1, np.int32)])
+        across = [Walk(3 + live + dead, 3, live) for live in walks(kernel)]
+        streaming.check(launch, kernel, cache, table, 1, across)
 
 
 @pytest.mark.parametrize("kernel", [ring(8, 2, warps=2), ring(48, 1, warps=2)], ids=str)
@@ -69,27 +69,26 @@ def test_a_long_walk(kernel, launch):
     """The table's entries are looked up again and again, in the ring's first steps too."""
     cache = streaming.make_cache(131, 1)
     table = np.random.default_rng(1).permutation(131).astype(np.int32)
-    got = streaming.stream(launch, kernel, cache, table, 0, 0, 131)
-    assert np.array_equal(got, streaming.expected(kernel, cache, table, 0))
+    streaming.check(launch, kernel, cache, table, 0, [Walk(131, 0, 131)])
 
 
 def watch(kernel: Streaming, live: int, ptx: str, **more) -> tuple[Counts, np.ndarray, bool]:
     """Run on the emulator, with counts: (counts, the table, whether what was handed over is right)."""
     cache, counts = streaming.make_cache(live + 2, 2), Counts()
     table = np.random.default_rng(3).permutation(live + 2).astype(np.int32)
-    shape = (kernel.warps, streaming.steps_of(kernel, live), 2, kernel.ring.pages_per_step, REGISTERS, 32)
-    taken, steps = np.zeros(shape, np.uint32), np.zeros(kernel.warps, np.int32)
+    taken = np.zeros(streaming.taken_shape(kernel, streaming.steps_of(kernel, live)), np.uint32)
+    steps = np.zeros((streaming.CTAS, kernel.warps), np.int32)
     where = kernel.where
     emulator.launch(
         ptx,
-        grid=where.grid,
+        grid=1,
         block=where.block,
         shared_bytes=where.shared_bytes,
-        arguments=streaming.arguments(kernel, cache, table, 1, 0, live, taken, steps),
+        arguments=streaming.arguments(kernel, cache, table, 1, [Walk(live + 2, 0, live)], taken, steps),
         observers=[counts],
         **more,
     )
-    right = np.array_equal(taken[0], streaming.expected(kernel, cache, table[:live], 1))
+    right = np.array_equal(taken, streaming.expected(kernel, cache, table[:live], 1))
     return counts, table, right
 
 

@@ -11,7 +11,7 @@ from emulator.interface import Race, UnfinishedAsync, UninitialisedRead
 from stages.ring.cp_async_ring import CONTRACT, CpAsyncRing
 from tests import layouts, streaming
 from tests.device import ARCHITECTURES, compile_kernel
-from tests.streaming import HEAD_DIM, PAGE_BYTES, PAGE_SIZE, REGISTERS, Streaming
+from tests.streaming import HEAD_DIM, PAGE_BYTES, PAGE_SIZE, Streaming, Walk
 
 INT_MAX = 2**31 - 1
 
@@ -84,24 +84,19 @@ def test_every_warp_gets_every_page(kernel, launch):
     """
     most = max(walks(kernel))
     cache = streaming.make_cache(most + 3, 2)
-    placement = np.random.default_rng(0).permutation(most + 3).astype(np.int32)
-    for live in walks(kernel):
-        table = placement[: 3 + live]
-        got = streaming.stream(launch, kernel, cache, table, 1, 3, live)
-        assert np.array_equal(got, streaming.expected(kernel, cache, table[3:], 1)), live
+    table = np.random.default_rng(0).permutation(most + 3).astype(np.int32)
+    streaming.check(launch, kernel, cache, table, 1, [Walk(3 + live, 3, live) for live in walks(kernel)])
 
 
 @pytest.mark.parametrize("kernel", [ring(8, 1, 2), ring(8, 2, 2), ring(48, 1, 2), ring(48, 2, 2)], ids=str)
-@pytest.mark.parametrize("live", [65, 131])
-def test_a_long_walk(kernel, live, launch):
+def test_a_long_walk(kernel, launch):
     """Walks of more than 64 and more than 128 pages: the table's entries are looked up again and again.
 
     A ring of more than 32 pages asks for the second batch of entries before its first step.
     """
-    cache = streaming.make_cache(live, 1)
-    table = np.random.default_rng(1).permutation(live).astype(np.int32)
-    got = streaming.stream(launch, kernel, cache, table, 0, 0, live)
-    assert np.array_equal(got, streaming.expected(kernel, cache, table, 0))
+    cache = streaming.make_cache(131, 1)
+    table = np.random.default_rng(1).permutation(131).astype(np.int32)
+    streaming.check(launch, kernel, cache, table, 0, [Walk(live, 0, live) for live in (65, 131)])
 
 
 @pytest.mark.parametrize("poison", [-1, INT_MAX, "another page"])
@@ -115,11 +110,9 @@ def test_dead_pages_are_zeros_and_not_read(kernel, poison, launch):
     most = max(walks(kernel))
     cache = streaming.make_cache(most + 1, 1)
     cache[most] = 0x7FC0
-    for live in walks(kernel):
-        table = np.full(live + 5, most if poison == "another page" else poison, np.int32)
-        table[:live] = np.random.default_rng(2).permutation(most)[:live]
-        got = streaming.stream(launch, kernel, cache, table, 0, 0, live)
-        assert np.array_equal(got, streaming.expected(kernel, cache, table[:live], 0)), live
+    table = np.full(most + 5, most if poison == "another page" else poison, np.int32)
+    table[:most] = np.random.default_rng(2).permutation(most)
+    streaming.check(launch, kernel, cache, table, 0, [Walk(live + 5, 0, live) for live in walks(kernel)])
 
 
 def test_reference_has_distinct_words():
@@ -139,15 +132,15 @@ def watch(
     """Run on the emulator, with counts: (counts, the table, what the warps were handed)."""
     cache, counts = streaming.make_cache(live + 2, 2), Counts()
     table = np.random.default_rng(3).permutation(live + 2).astype(np.int32)
-    shape = (kernel.warps, streaming.steps_of(kernel, live), 2, kernel.ring.pages_per_step, REGISTERS, 32)
-    taken, steps = np.zeros(shape, np.uint32), np.zeros(kernel.warps, np.int32)
+    taken = np.zeros(streaming.taken_shape(kernel, streaming.steps_of(kernel, live)), np.uint32)
+    steps = np.zeros((streaming.CTAS, kernel.warps), np.int32)
     where = kernel.where
     emulator.launch(
         ptx or compile_kernel(kernel, ARCHITECTURES[0]).ptx,
-        grid=where.grid,
+        grid=1,
         block=where.block,
         shared_bytes=where.shared_bytes,
-        arguments=streaming.arguments(kernel, cache, table, 1, 0, live, taken, steps),
+        arguments=streaming.arguments(kernel, cache, table, 1, [Walk(live + 2, 0, live)], taken, steps),
         observers=[counts],
         **more,
     )
@@ -217,7 +210,7 @@ def test_a_fault_shows(fault, seed):
     kernel = ring(4, 1)
     _, table, taken = watch(kernel, 9, seed=seed)
     cache = streaming.make_cache(11, 2)
-    assert np.array_equal(taken[0], streaming.expected(kernel, cache, table[:9], 1))
+    assert np.array_equal(taken, streaming.expected(kernel, cache, table[:9], 1))
     # A warp that is far ahead reads what nobody has begun to copy yet.
     with pytest.raises((Race, UnfinishedAsync, UninitialisedRead)) as caught:
         watch(kernel, 9, planted(kernel, *FAULTS[fault]), seed=seed)
