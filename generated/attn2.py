@@ -11,7 +11,7 @@ push dsmem, cluster_merge rank_order, grid_merge workspace, epilogue norm_gate.
 Generated from spec.yaml; do not edit. Change the spec, or the file named above a section, then run
 `python -m generator generate`.
 
-sha256 of the plan, sources, template and formatter: 688d181c1ec78d83ec17f87590bf5b08deec014a1e6d99777fc0c9cd624d1d00
+sha256 of the plan, sources, template and formatter: e267fda33f4494cdaeda7a47a36f1c725f1acc94b0e0753c4111e06611cd61fe
 """
 
 import dataclasses
@@ -1974,8 +1974,12 @@ class CpAsyncRing:
 # ============================================================================================================
 
 
-COLLECTED = 4
-"""Records that a lane reads at once."""
+FEW = 4
+"""Records that a lane reads at once if there are no more."""
+
+
+MANY = 12
+"""Records that a lane reads at once if there are more: one trip to memory for nearly all deployments."""
 
 
 @dataclass(frozen=True)
@@ -2021,21 +2025,19 @@ class WorkspaceMerge:
         merged = registers(Float32, 4)
         merged.fill(0.0)
         merged[0] = Float32(NEGATIVE_INFINITY)
-        for batch in cutlass.range((clusters + (COLLECTED - 1)) // COLLECTED, unroll=1):
-            m, l, o = self._load_batch(row, batch * COLLECTED, clusters)
-            top, factors = merge_weights([merged[0], *m])
-            merged[0] = top
-            merged[1] = weighted_sum(factors, [merged[1], *l])
-            for d in cutlass.range_constexpr(2):
-                merged[2 + d] = weighted_sum(factors, [merged[2 + d], *(part[d] for part in o)])
+        if clusters <= FEW:
+            self._add(row, Int32(0), clusters, FEW, merged)
+        else:
+            for batch in cutlass.range((clusters + (MANY - 1)) // MANY, unroll=1):
+                self._add(row, batch * MANY, clusters, MANY, merged)
         return merged[1], [merged[2], merged[3]]
 
-    def _load_batch(self, row, first, clusters):
-        """The partials of COLLECTED clusters, all in flight at once; those past the last are over no key."""
+    def _add(self, row, first, clusters, count, merged):
+        """Merge `count` clusters' records from `first` on, all in flight at once; those past the last are empty."""
         record = PartialRecord(self.head_dim)
         lane = cute.arch.lane_idx()
-        m, l, o = [], [], []
-        for i in range(COLLECTED):
+        m, l, o = [merged[0]], [merged[1]], [[merged[2], merged[3]]]
+        for i in range(count):
             there = first + i < clusters
             other = row + Int64(select(there, first + i, clusters - 1)) * record.bytes
             stats = load_device_f32x2(other + record.stats)
@@ -2043,7 +2045,10 @@ class WorkspaceMerge:
             m.append(select(there, stats[0], Float32(NEGATIVE_INFINITY)))
             l.append(select(there, stats[1], Float32(0.0)))
             o.append([select(there, x, Float32(0.0)) for x in part])
-        return m, l, o
+        merged[0], factors = merge_weights(m)
+        merged[1] = weighted_sum(factors, l)
+        for d in range(2):
+            merged[2 + d] = weighted_sum(factors, [part[d] for part in o])
 
 
 # ============================================================================================================
@@ -2117,7 +2122,7 @@ class SplitKernel(AttentionKernel):
 
     short_rounds: int
     ring_pages_per_step: int
-    resident: int
+    resident_ctas: int
     warp_partials: int
     rank_partials: int
     arrived: int
@@ -2205,7 +2210,7 @@ class SplitKernel(AttentionKernel):
             block=[32 * self.warps, 1, 1],
             cluster=[self.cluster, 1, 1],
             smem=self.shared_bytes,
-            min_blocks_per_mp=self.resident,
+            min_blocks_per_mp=self.resident_ctas,
             preferred_smem_carveout=-1,
             use_pdl=self.pdl,
             stream=stream,
@@ -2760,7 +2765,7 @@ VARIANTS = (
             pages_per_step=1,
             short_rounds=4,
             ring_pages_per_step=4,
-            resident=3,
+            resident_ctas=3,
             warp_partials=0,  # 17,408 B of warp_merge
             rank_partials=32768,  # 17,408 B of push
             arrived=50176,  # 8 B of push

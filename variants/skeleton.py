@@ -168,7 +168,7 @@ SKELETONS: Mapping[str, Skeleton] = {
                     4,
                 ),
                 LaunchField(
-                    "resident", (1, 2, 3, 4, 5, 6, 7, 8), "CTAs that fit on a multiprocessor at once", 3
+                    "resident_ctas", (1, 2, 3, 4, 5, 6, 7, 8), "CTAs that fit on a multiprocessor at once", 3
                 ),
                 LaunchField(
                     "short_rounds",

@@ -82,7 +82,7 @@ class SplitKernel(AttentionKernel):
 
     short_rounds: int
     ring_pages_per_step: int
-    resident: int
+    resident_ctas: int
     warp_partials: int
     rank_partials: int
     arrived: int
@@ -170,7 +170,7 @@ class SplitKernel(AttentionKernel):
             block=[32 * self.warps, 1, 1],
             cluster=[self.cluster, 1, 1],
             smem=self.shared_bytes,
-            min_blocks_per_mp=self.resident,
+            min_blocks_per_mp=self.resident_ctas,
             preferred_smem_carveout=-1,
             use_pdl=self.pdl,
             stream=stream,

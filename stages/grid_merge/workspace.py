@@ -34,8 +34,11 @@ from stages.ptx import (
     warp_sync,
 )
 
-COLLECTED = 4
-"""Records that a lane reads at once."""
+FEW = 4
+"""Records that a lane reads at once if there are no more."""
+
+MANY = 12
+"""Records that a lane reads at once if there are more: one trip to memory for nearly all deployments."""
 
 
 @dataclass(frozen=True)
@@ -81,21 +84,19 @@ class WorkspaceMerge:
         merged = registers(Float32, 4)
         merged.fill(0.0)
         merged[0] = Float32(NEGATIVE_INFINITY)
-        for batch in cutlass.range((clusters + (COLLECTED - 1)) // COLLECTED, unroll=1):
-            m, l, o = self._load_batch(row, batch * COLLECTED, clusters)
-            top, factors = merge_weights([merged[0], *m])
-            merged[0] = top
-            merged[1] = weighted_sum(factors, [merged[1], *l])
-            for d in cutlass.range_constexpr(2):
-                merged[2 + d] = weighted_sum(factors, [merged[2 + d], *(part[d] for part in o)])
+        if clusters <= FEW:
+            self._add(row, Int32(0), clusters, FEW, merged)
+        else:
+            for batch in cutlass.range((clusters + (MANY - 1)) // MANY, unroll=1):
+                self._add(row, batch * MANY, clusters, MANY, merged)
         return merged[1], [merged[2], merged[3]]
 
-    def _load_batch(self, row, first, clusters):
-        """The partials of COLLECTED clusters, all in flight at once; those past the last are over no key."""
+    def _add(self, row, first, clusters, count, merged):
+        """Merge `count` clusters' records from `first` on, all in flight at once; those past the last are empty."""
         record = PartialRecord(self.head_dim)
         lane = cute.arch.lane_idx()
-        m, l, o = [], [], []
-        for i in range(COLLECTED):
+        m, l, o = [merged[0]], [merged[1]], [[merged[2], merged[3]]]
+        for i in range(count):
             there = first + i < clusters
             other = row + Int64(select(there, first + i, clusters - 1)) * record.bytes
             stats = load_device_f32x2(other + record.stats)
@@ -103,7 +104,10 @@ class WorkspaceMerge:
             m.append(select(there, stats[0], Float32(NEGATIVE_INFINITY)))
             l.append(select(there, stats[1], Float32(0.0)))
             o.append([select(there, x, Float32(0.0)) for x in part])
-        return m, l, o
+        merged[0], factors = merge_weights(m)
+        merged[1] = weighted_sum(factors, l)
+        for d in range(2):
+            merged[2 + d] = weighted_sum(factors, [part[d] for part in o])
 
 
 CONTRACT = Contract(
