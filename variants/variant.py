@@ -6,7 +6,22 @@ Contract
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+
+class Form(NamedTuple):
+    """One compiled form of a variant's kernel: all of a deployment that its code depends on.
+
+    variant: a name. pdl: launched with programmatic dependent launch. windowed: with a sliding window.
+    """
+
+    variant: str
+    pdl: bool
+    windowed: bool
+
+    def __str__(self) -> str:
+        """The form as a part of a file's name: `split-pdl-windowed`."""
+        return self.variant + "-pdl" * self.pdl + "-windowed" * self.windowed
 
 
 @dataclass(frozen=True)
@@ -21,6 +36,12 @@ class Variant:
     kernel: Any
     max_seq_len: int
     windows: bool
+
+    @property
+    def forms(self) -> tuple[Form, ...]:
+        """Every form that some deployment launches."""
+        windowed = (False, True) if self.windows else (False,)
+        return tuple(Form(self.name, pdl, window) for pdl in (False, True) for window in windowed)
 
     def never_splits(self, max_seq_len: int, window: int | None) -> bool:
         """Whether no request of a deployment is ever spread over several clusters."""
