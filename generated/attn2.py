@@ -11,7 +11,7 @@ push dsmem, cluster_merge rank_order, grid_merge workspace, epilogue norm_gate.
 Generated from spec.yaml; do not edit. Change the spec, or the file named above a section, then run
 `python -m generator generate`.
 
-sha256 of the plan, sources, template and formatter: 32a7b94dda7b92b72ce38e9bdbf37d6d56d0fafc9fe90f0006afc493a71bbce3
+sha256 of the plan, sources, template and formatter: 51309fb401106ea2833bee012facc9a3375200d2b0a9257ef320455a3b745ff8
 """
 
 import contextlib
@@ -60,7 +60,7 @@ __all__ = [
 NAME = "attn2"
 """In the spec; the name of the entry point."""
 
-DIGEST = "32a7b94dda7b92b72ce38e9bdbf37d6d56d0fafc9fe90f0006afc493a71bbce3"
+DIGEST = "51309fb401106ea2833bee012facc9a3375200d2b0a9257ef320455a3b745ff8"
 """Of what this module was made from: what is compiled from it is known by this."""
 
 
@@ -2993,6 +2993,11 @@ def read(folder: Any, form: Form, arch: str) -> Image:
         got = found.get(name)
         require(got == needed, f"from_dir: {path}: kernel {form} has {name} {got!r}, not {needed!r}; {again}")
     sha256, entry = str(found.get("sha256")), str(found.get("entry"))
+    # It becomes a part of a path.
+    require(
+        re.fullmatch("[0-9a-f]{64}", sha256) is not None,
+        f"from_dir: {path} is damaged: kernel {form} has sha256 {sha256!r}; {again}",
+    )
     file = path.with_name(cubin_name(form, arch, sha256))
     try:
         cubin = file.read_bytes()

@@ -10,6 +10,7 @@ Contract
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,11 @@ def read(folder: Any, form: Form, arch: str) -> Image:
         got = found.get(name)
         require(got == needed, f"from_dir: {path}: kernel {form} has {name} {got!r}, not {needed!r}; {again}")
     sha256, entry = str(found.get("sha256")), str(found.get("entry"))
+    # It becomes a part of a path.
+    require(
+        re.fullmatch("[0-9a-f]{64}", sha256) is not None,
+        f"from_dir: {path} is damaged: kernel {form} has sha256 {sha256!r}; {again}",
+    )
     file = path.with_name(cubin_name(form, arch, sha256))
     try:
         cubin = file.read_bytes()
