@@ -11,7 +11,7 @@ push dsmem, cluster_merge rank_order, grid_merge workspace, epilogue norm_gate.
 Generated from spec.yaml; do not edit. Change the spec, or the file named above a section, then run
 `python -m generator generate`.
 
-sha256 of the plan, sources, template and formatter: 51309fb401106ea2833bee012facc9a3375200d2b0a9257ef320455a3b745ff8
+sha256 of the plan, sources, template and formatter: 41b8e652225af147569917bea4482b09aecf9cfa535381d9c603e206ca47c8d4
 """
 
 import contextlib
@@ -60,7 +60,7 @@ __all__ = [
 NAME = "attn2"
 """In the spec; the name of the entry point."""
 
-DIGEST = "51309fb401106ea2833bee012facc9a3375200d2b0a9257ef320455a3b745ff8"
+DIGEST = "41b8e652225af147569917bea4482b09aecf9cfa535381d9c603e206ca47c8d4"
 """Of what this module was made from: what is compiled from it is known by this."""
 
 
@@ -2488,6 +2488,13 @@ def check_kv_heads(kv_heads: Any) -> None:
     )
 
 
+def as_device(device: torch.device | int | str | None) -> torch.device:
+    """The device that an argument names: an integer is a CUDA device's index, None the current one."""
+    if isinstance(device, int):
+        return torch.device("cuda", device)
+    return torch.device("cuda" if device is None else device)
+
+
 def fp32(name: str, value: Any, least: float = -MAX_NUMBER) -> float:
     """A number that is finite in FP32, and so is 1.44 times it (the folded scale)."""
     if type(value) is float and least <= value <= MAX_NUMBER:
@@ -2820,7 +2827,7 @@ def allocate_scratch(
     device: the current CUDA device if not given. Calls that may run at the same time need scratch memory of
     their own; others may share it. Counters have to be zero before a call, and a call leaves them so.
     """
-    place = torch.device("cuda" if device is None else device)
+    place = as_device(device)
     deployment = deploy(max_seq_len, window, num_splits, variant)
     workspace, counters = _scratch_bytes(requests, kv_heads, deployment, place)
     return (
@@ -2832,9 +2839,9 @@ def allocate_scratch(
 def _scratch_bytes(requests, kv_heads, deployment: Deployment, device) -> tuple[int, int]:
     require(is_whole(requests, 0), f"requests must be an integer >= 0, got {requests!r}")
     check_kv_heads(kv_heads)
-    if device is None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    return deployment.scratch_bytes(requests, kv_heads, torch.device(device))
+    if device is None and not torch.cuda.is_available():
+        device = "cpu"
+    return deployment.scratch_bytes(requests, kv_heads, as_device(device))
 
 
 # ============================================================================================================
@@ -3399,7 +3406,7 @@ def bind(
         tensors = (*tensors, workspace, counters)
     try:
         layout = lay_out(deployment, *[(t.dtype, t.device, t.shape, t.stride()) for t in tensors])
-    except (AttributeError, RuntimeError):
+    except AttributeError:
         refuse(deployment, tensors)
         raise
     if deployment.variant.kernel.splits and not deployment.splits:
@@ -3417,14 +3424,10 @@ def bind(
 
 
 def refuse(deployment: Deployment, tensors: tuple[Any, ...]) -> None:
-    """Say which argument has neither shape nor strides, or which one is needed."""
+    """Say which argument is no tensor, or which scratch memory is needed."""
     for name, value in zip(ALIGNMENTS, tensors, strict=False):
-        if value is None and name in SCRATCH:
-            continue
-        if not isinstance(value, torch.Tensor):
+        if not isinstance(value, torch.Tensor) and not (value is None and name in SCRATCH):
             raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
-        if value.layout != torch.strided:
-            raise TypeError(f"{name} must be a strided tensor, got one with layout {value.layout}")
     lay_out(deployment, *[None if t is None else (t.dtype, t.device, t.shape, t.stride()) for t in tensors])
 
 
@@ -3720,7 +3723,7 @@ def prepare(
     check_kv_heads(kv_heads)
     deployment = deploy(max_seq_len, window, num_splits, variant, pdl)
     require(torch.cuda.is_available(), "prepare needs a CUDA device, and this machine has none")
-    place = torch.device("cuda" if device is None else device)
+    place = as_device(device)
     require(place.type == "cuda", f"device must be a CUDA device, got {place}")
     index = torch.cuda.current_device() if place.index is None else place.index
     loaded_kernel(deployment.form, index, from_dir)

@@ -98,7 +98,7 @@ def bind(
         tensors = (*tensors, workspace, counters)
     try:
         layout = lay_out(deployment, *[(t.dtype, t.device, t.shape, t.stride()) for t in tensors])
-    except (AttributeError, RuntimeError):
+    except AttributeError:
         refuse(deployment, tensors)
         raise
     if deployment.variant.kernel.splits and not deployment.splits:
@@ -116,14 +116,10 @@ def bind(
 
 
 def refuse(deployment: Deployment, tensors: tuple[Any, ...]) -> None:
-    """Say which argument has neither shape nor strides, or which one is needed."""
+    """Say which argument is no tensor, or which scratch memory is needed."""
     for name, value in zip(ALIGNMENTS, tensors, strict=False):
-        if value is None and name in SCRATCH:
-            continue
-        if not isinstance(value, torch.Tensor):
+        if not isinstance(value, torch.Tensor) and not (value is None and name in SCRATCH):
             raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
-        if value.layout != torch.strided:
-            raise TypeError(f"{name} must be a strided tensor, got one with layout {value.layout}")
     lay_out(deployment, *[None if t is None else (t.dtype, t.device, t.shape, t.stride()) for t in tensors])
 
 

@@ -50,6 +50,13 @@ def check_kv_heads(kv_heads: Any) -> None:
     )
 
 
+def as_device(device: torch.device | int | str | None) -> torch.device:
+    """The device that an argument names: an integer is a CUDA device's index, None the current one."""
+    if isinstance(device, int):
+        return torch.device("cuda", device)
+    return torch.device("cuda" if device is None else device)
+
+
 def fp32(name: str, value: Any, least: float = -MAX_NUMBER) -> float:
     """A number that is finite in FP32, and so is 1.44 times it (the folded scale)."""
     if type(value) is float and least <= value <= MAX_NUMBER:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from variants.checks import check_kv_heads, require
+from variants.checks import as_device, check_kv_heads, require
 from variants.compile import compile_form
 from variants.deployment import deploy
 from variants.kernels import device_arch, loaded_kernel
@@ -103,7 +103,7 @@ def prepare(
     check_kv_heads(kv_heads)
     deployment = deploy(max_seq_len, window, num_splits, variant, pdl)
     require(torch.cuda.is_available(), "prepare needs a CUDA device, and this machine has none")
-    place = torch.device("cuda" if device is None else device)
+    place = as_device(device)
     require(place.type == "cuda", f"device must be a CUDA device, got {place}")
     index = torch.cuda.current_device() if place.index is None else place.index
     loaded_kernel(deployment.form, index, from_dir)

@@ -8,7 +8,7 @@ Contract
 
 import torch
 
-from variants.checks import check_kv_heads, is_whole, require
+from variants.checks import as_device, check_kv_heads, is_whole, require
 from variants.deployment import Deployment, check_context, deploy, enough_splits
 from variants.module import VARIANTS
 from variants.variant import most_window_pages
@@ -102,7 +102,7 @@ def allocate_scratch(
     device: the current CUDA device if not given. Calls that may run at the same time need scratch memory of
     their own; others may share it. Counters have to be zero before a call, and a call leaves them so.
     """
-    place = torch.device("cuda" if device is None else device)
+    place = as_device(device)
     deployment = deploy(max_seq_len, window, num_splits, variant)
     workspace, counters = _scratch_bytes(requests, kv_heads, deployment, place)
     return (
@@ -114,6 +114,6 @@ def allocate_scratch(
 def _scratch_bytes(requests, kv_heads, deployment: Deployment, device) -> tuple[int, int]:
     require(is_whole(requests, 0), f"requests must be an integer >= 0, got {requests!r}")
     check_kv_heads(kv_heads)
-    if device is None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    return deployment.scratch_bytes(requests, kv_heads, torch.device(device))
+    if device is None and not torch.cuda.is_available():
+        device = "cpu"
+    return deployment.scratch_bytes(requests, kv_heads, as_device(device))

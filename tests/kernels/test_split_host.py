@@ -1,6 +1,7 @@
 """The host side of splitting: which kernel a deployment launches, and the scratch memory that it needs."""
 
 import math
+import types
 
 import pytest
 import torch
@@ -140,6 +141,41 @@ def test_scratch_of_the_default_splits(split_module, window):
     for name in ("workspace_bytes", "counters_bytes"):
         size = getattr(split_module, name)
         assert size(3, 2, 131072, window) == size(3, 2, 131072, window, splits)
+
+
+@pytest.mark.parametrize("window", [None, 100000])
+def test_scratch_is_that_of_the_named_device(split_module, monkeypatch, window):
+    """The default splits are those of the device that will run the calls, whichever is current."""
+    counts = {"cuda:0": 264, "cuda:1": 66}
+    monkeypatch.setattr(
+        torch.cuda,
+        "get_device_properties",
+        lambda device: types.SimpleNamespace(multi_processor_count=counts[str(device)]),
+    )
+    sizes = split_module.workspace_bytes, split_module.counters_bytes
+    for device, multiprocessors in ((0, 264), ("cuda:1", 66), (torch.device("cuda", 1), 66), ("cpu", 132)):
+        splits = split_module.default_splits(1, 131072, window, multiprocessors=multiprocessors)
+        assert split_module.deploy(131072, window).slices(1, split_module.as_device(device)) == splits
+        for size in sizes:
+            assert size(3, 1, 131072, window, device=device) == size(3, 1, 131072, window, splits)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("requests", -1, "-1", "integer >= 0"),
+        Case("requests", 2.0, "2.0", "integer >= 0"),
+        Case("kv_heads", 0, "0", "1..65535"),
+        Case("kv_heads", True, "True", "1..65535"),
+    ],
+    ids=str,
+)
+def test_sizes_of_nothing_sensible_are_refused(split_module, case):
+    """The scratch memory's as well as a call's."""
+    given = {"requests": 1, "kv_heads": 2, "max_seq_len": 131072, case.argument: case.value}
+    refuse(case, lambda: split_module.workspace_bytes(**given))
+    refuse(case, lambda: split_module.counters_bytes(**given))
+    refuse(case, lambda: split_module.allocate_scratch(given.pop("requests"), **given, device="cpu"))
 
 
 SPLIT_CASES = [Case("num_splits", n, repr(n), "integer in 1..128") for n in (0, -1, 129, 2.0, True, "2")]
