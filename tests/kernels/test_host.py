@@ -203,27 +203,6 @@ def test_addresses_are_checked_in_every_call(workshop_module, good, name):
     refuse(case, lambda: workshop_module.attn2(**{**good, name: case.value(good[name])}))
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        Case("kv_heads", 0, "0", "1..65535"),
-        Case("kv_heads", 65536, "65536", "1..65535"),
-        Case("kv_heads", True, "True", "1..65535"),
-        Case("kv_heads", 2.0, "2.0", "1..65535"),
-        Case("max_seq_len", 1048577, "max_seq_len=1048577", "split: max_seq_len <= 1048576"),
-        Case("window", 0, "0", "integer >= 1"),
-        Case("num_splits", 0, "0", "1..128"),
-        Case("pdl", "no", "'no'", "True or False"),
-        Case("variant", "spilt", "'spilt'", "cluster, split, cluster8, cluster_plain"),
-    ],
-    ids=str,
-)
-def test_prepare_refuses_what_no_call_could_serve(workshop_module, case):
-    """`prepare` checks a deployment as a call does, so that an engine hears of it at build time."""
-    deployment = {"kv_heads": 2, "max_seq_len": 2048, case.argument: case.value}
-    refuse(case, lambda: workshop_module.prepare(**deployment))
-
-
 @pytest.mark.skipif(GPU, reason="there is a CUDA device")
 def test_without_a_gpu_the_errors_say_what_to_do(workshop_module):
     """`prepare` needs a device; `compile_attn2` needs the name of an architecture."""

@@ -8,6 +8,7 @@ import torch
 
 from tests.kernels.conftest import bits
 from tests.kernels.driver import NotedDriver, pretend_there_is_a_device
+from tests.kernels.test_host import Case, refuse
 from verification.problems import make_problem
 from verification.runner import kernel_ptx
 
@@ -34,6 +35,27 @@ def compiled(workshop_module, monkeypatch) -> list:
 
     monkeypatch.setattr(workshop_module, "compile_image", compile_image)
     return forms
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("kv_heads", 0, "0", "1..65535"),
+        Case("kv_heads", 65536, "65536", "1..65535"),
+        Case("kv_heads", True, "True", "1..65535"),
+        Case("kv_heads", 2.0, "2.0", "1..65535"),
+        Case("max_seq_len", 1048577, "max_seq_len=1048577", "split: max_seq_len <= 1048576"),
+        Case("window", 0, "0", "integer >= 1"),
+        Case("num_splits", 0, "0", "1..128"),
+        Case("pdl", "no", "'no'", "True or False"),
+        Case("variant", "spilt", "'spilt'", "cluster, split, cluster8, cluster_plain"),
+    ],
+    ids=str,
+)
+def test_prepare_refuses_what_no_call_could_serve(workshop_module, case):
+    """`prepare` checks a deployment as a call does, so that an engine hears of it at build time."""
+    deployment = {"kv_heads": 2, "max_seq_len": 2048, case.argument: case.value}
+    refuse(case, lambda: workshop_module.prepare(**deployment))
 
 
 def at_once(count, function) -> list:
