@@ -11,7 +11,7 @@ push dsmem, cluster_merge rank_order, grid_merge workspace, epilogue norm_gate.
 Generated from spec.yaml; do not edit. Change the spec, or the file named above a section, then run
 `python -m generator generate`.
 
-sha256 of the plan, sources, template and formatter: 41b8e652225af147569917bea4482b09aecf9cfa535381d9c603e206ca47c8d4
+sha256 of the plan, sources, template and formatter: fe20d4b3148b9b6c2a8f1a92716b20d7541b12799a54b1a4d3ceed3bac95dedd
 """
 
 import contextlib
@@ -60,7 +60,7 @@ __all__ = [
 NAME = "attn2"
 """In the spec; the name of the entry point."""
 
-DIGEST = "41b8e652225af147569917bea4482b09aecf9cfa535381d9c603e206ca47c8d4"
+DIGEST = "fe20d4b3148b9b6c2a8f1a92716b20d7541b12799a54b1a4d3ceed3bac95dedd"
 """Of what this module was made from: what is compiled from it is known by this."""
 
 
@@ -3575,27 +3575,21 @@ def enqueue(
         return
     device = q.get_device()
     if validate:
-        _validate(deployment, device, kv_cache, block_table, seq_lens, counters, layout.scratch_bytes[1])
+        used = counters.flatten()[: layout.scratch_bytes[1] // 4] if deployment.splits else seq_lens[:0]
+        _validate(deployment, device, kv_cache.shape[0], block_table, seq_lens, used)
     kernel = loaded_kernel(deployment.form, device)
     kernel.launch(call.values, layout.grid, torch._C._cuda_getCurrentRawStream(device))
 
 
-def _validate(deployment, device, kv_cache, block_table, seq_lens, counters, counters_bytes) -> None:
+def _validate(deployment, device, pages, block_table, seq_lens, counters) -> None:
     with torch.cuda.device(device):
         require(
             not torch.cuda.is_current_stream_capturing(),
             "validate must be False in a graph capture: it waits for the device",
         )
-        used = seq_lens[:0] if counters is None else counters.flatten()[: counters_bytes // 4]
-        check_contents(
-            deployment.variant.kernel,
-            deployment.max_seq_len,
-            deployment.window,
-            kv_cache.shape[0],
-            block_table,
-            seq_lens,
-            used,
-        )
+        kernel = deployment.variant.kernel
+        deployed = kernel, deployment.max_seq_len, deployment.window
+        check_contents(*deployed, pages, block_table, seq_lens, counters)
 
 
 def dispatched(tensors: tuple[Any, ...]) -> bool:

@@ -49,27 +49,21 @@ def enqueue(
         return
     device = q.get_device()
     if validate:
-        _validate(deployment, device, kv_cache, block_table, seq_lens, counters, layout.scratch_bytes[1])
+        used = counters.flatten()[: layout.scratch_bytes[1] // 4] if deployment.splits else seq_lens[:0]
+        _validate(deployment, device, kv_cache.shape[0], block_table, seq_lens, used)
     kernel = loaded_kernel(deployment.form, device)
     kernel.launch(call.values, layout.grid, torch._C._cuda_getCurrentRawStream(device))
 
 
-def _validate(deployment, device, kv_cache, block_table, seq_lens, counters, counters_bytes) -> None:
+def _validate(deployment, device, pages, block_table, seq_lens, counters) -> None:
     with torch.cuda.device(device):
         require(
             not torch.cuda.is_current_stream_capturing(),
             "validate must be False in a graph capture: it waits for the device",
         )
-        used = seq_lens[:0] if counters is None else counters.flatten()[: counters_bytes // 4]
-        check_contents(
-            deployment.variant.kernel,
-            deployment.max_seq_len,
-            deployment.window,
-            kv_cache.shape[0],
-            block_table,
-            seq_lens,
-            used,
-        )
+        kernel = deployment.variant.kernel
+        deployed = kernel, deployment.max_seq_len, deployment.window
+        check_contents(*deployed, pages, block_table, seq_lens, counters)
 
 
 def dispatched(tensors: tuple[Any, ...]) -> bool:
