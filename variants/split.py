@@ -139,7 +139,7 @@ class SplitKernel(AttentionKernel):
         num_splits: Int32,
         stream: cuda.CUstream,
     ):
-        """Launch for `requests` requests and `kv_heads` KV heads, in `num_splits` z slices.
+        """Launch for `requests` requests and `kv_heads` KV heads; `num_splits` clusters share a long request.
 
         All strides are in bytes: of a token in q, gate and out, of a page and a KV head in the cache, of a
         request in the table, of which `columns` entries a request may be read. scale_log2: softmax scale
@@ -162,9 +162,9 @@ class SplitKernel(AttentionKernel):
             table_stride,
             columns,
             window,
+            num_splits,
             scale_log2,
             eps,
-            num_splits,
         ).launch(
             grid=self.grid(requests, kv_heads, num_splits),
             block=[32 * self.warps, 1, 1],
@@ -195,9 +195,9 @@ class SplitKernel(AttentionKernel):
         table_stride: Int64,
         columns: Int32,
         window: Int32,
+        num_splits: Int32,
         scale_log2: Float32,
         eps: Float32,
-        num_splits: Int32,
     ):
         """One CTA: find out which way its request goes, and go it."""
         block, kv_head, z = cute.arch.block_idx()

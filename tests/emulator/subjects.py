@@ -38,21 +38,17 @@ def run_cluster(problem: Problem, ptx: str | None = None, **more) -> torch.Tenso
     kernel, out = module().VARIANTS[0].kernel, problem.poisoned_out()
     given = problem.arguments()
     call = module().bind(
-        *(kernel, *(given[name] for name in ("q", "gate", "kv_cache", "block_table", "seq_lens")), out),
-        max_seq_len=problem.max_seq_len,
-        scale=problem.scale,
-        eps=problem.eps,
-        window=None,
-        splits=None,
-        scratch=(None, None),
+        module().deploy(problem.max_seq_len, variant=module().VARIANTS[0].name),
+        *(given[name] for name in ("q", "gate", "kv_cache", "block_table", "seq_lens")),
+        *(out, None, None, problem.scale, problem.eps),
     )
     emulator.launch(
         ptx or cluster_ptx(),
-        grid=kernel.grid(*call.extent),
+        grid=call.layout.grid,
         cluster=kernel.cluster,
         block=32 * kernel.warps,
         shared_bytes=kernel.shared_bytes,
-        arguments=[*call.tensors, *call.strides, *call.integers, *call.numbers],
+        arguments=[*call.tensors, *call.scalars],
         **more,
     )
     return out
