@@ -29,8 +29,7 @@ def cluster_ptx() -> str:
 
 def partition() -> Partition:
     """Which warp attends which page."""
-    kernel = module().VARIANTS[0].kernel
-    return Partition(kernel.cluster, kernel.warps, kernel.pages_per_step)
+    return partition_of(module().VARIANTS[0].kernel)
 
 
 def run_cluster(problem: Problem, ptx: str | None = None, **more) -> torch.Tensor:

@@ -50,18 +50,18 @@ def test_no_window_is_refused(split_module, window):
         (8, None, False, ("cluster", False)),
         (2048, None, False, ("cluster", False)),
         (2049, None, True, ("cluster", True)),
-        # 512 pages are what one cluster attends alone.
-        (8192, None, True, ("cluster", True)),
-        (8193, None, True, ("workspace", True)),
+        # 256 pages are what one cluster attends alone.
+        (4096, None, True, ("cluster", True)),
+        (4097, None, True, ("workspace", True)),
         (1048576, None, True, ("workspace", True)),
         (8, 16, True, ("cluster", True)),
         (2048, 2048, True, ("cluster", True)),
         (1048576, 2048, True, ("cluster", True)),
-        # 8170 keys and the 7 of the other tokens may begin in the last slot of a page: 512 pages.
-        (1048576, 8170, True, ("cluster", True)),
-        (1048576, 8171, True, ("workspace", True)),
-        (8192, 8171, True, ("cluster", True)),
-        (8193, 2**40, True, ("workspace", True)),
+        # 4074 keys and the 7 of the other tokens may begin in the last slot of a page: 256 pages.
+        (1048576, 4074, True, ("cluster", True)),
+        (1048576, 4075, True, ("workspace", True)),
+        (4096, 4075, True, ("cluster", True)),
+        (4097, 2**40, True, ("workspace", True)),
     ],
 )
 def test_which_kernel_a_deployment_launches(split_module, max_seq_len, window, splits, form):
@@ -171,7 +171,7 @@ def test_a_call_that_is_right_needs_a_cuda_device(split_module, good):
     refuse(case, lambda: split_module.attn2(**{**good, **larger}))
 
 
-@pytest.mark.parametrize(("max_seq_len", "window"), [(8192, None), (65536, 2048)])
+@pytest.mark.parametrize(("max_seq_len", "window"), [(4096, None), (65536, 2048)])
 def test_no_scratch_where_no_request_is_spread(split_module, max_seq_len, window):
     """It need not be given, what is given is not looked at, and the sizes are 0."""
     arguments = make_problem([40], max_seq_len=max_seq_len, window=window).arguments()
