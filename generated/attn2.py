@@ -11,7 +11,7 @@ push dsmem, cluster_merge rank_order, grid_merge workspace, epilogue norm_gate.
 Generated from spec.yaml; do not edit. Change the spec, or the file named above a section, then run
 `python -m generator generate`.
 
-sha256 of the plan, sources, template and formatter: 785dfd6b7a9aae719a2a9599085219567336ea1f6c89e003c2138106308c038a
+sha256 of the plan, sources, template and formatter: 43a99e1c1df3cd14bb2128e6c357efa2621c9a92d3201c443f6e6ef289590157
 """
 
 import dataclasses
