@@ -159,7 +159,7 @@ def choose(tree: Node, random: Random) -> None:
 
 
 def add(tree: Node, random: Random) -> None:
-    """An entry once more, under a name of its own."""
+    """An entry once more, under another name."""
     for _, mapping, (_, value) in _entry(tree, random):
         mapping.entries.append((random.choice(NAMES), copy.deepcopy(value)))
 
@@ -213,12 +213,8 @@ def flood(tree: Node, random: Random) -> None:
     for i, mapping, (key, value) in _entry(tree, random):
         count = random.choice([100, 3000, 30000])
         leaf = value if isinstance(value, str) else "1"
-        many = [
-            Map([(f"a{n}", leaf) for n in range(count)]),
-            Map([(key, leaf)] * count),
-            List([leaf] * count),
-        ]
-        mapping.entries[i] = (key, random.choice(many))
+        many = Map([(f"a{n}", leaf) for n in range(count)])
+        mapping.entries[i] = (key, random.choice([many, Map([(key, leaf)] * count), List([leaf] * count)]))
 
 
 def _entry(tree: Node, random: Random) -> Iterator[tuple[int, Map, tuple[str, Node]]]:
@@ -264,19 +260,18 @@ def repeat(text: str, random: Random) -> str:
 TEXT_CHANGES: tuple[Callable[[str, Random], str], ...] = (*(cut_and_paste,) * 12, bomb, repeat)
 
 
+STRANGE = (b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\xef\xbb\xbf", b"\x00", b"\x1b[2J", b"\xc2\x85")
+ENCODINGS = ("utf-16", "utf-16-be", "utf-32", "utf-7", "utf-8-sig")
+
+
 def _other_bytes(content: bytes, random: Random) -> bytes:
     at = random.randint(0, len(content))
-    strange = random.choice(
-        [b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\xef\xbb\xbf", b"\x00", b"\x1b[2J", b"\xc2\x85"]
-    )
-    return content[:at] + strange + content[at + random.randint(0, 3) :]
+    return content[:at] + random.choice(STRANGE) + content[at + random.randint(0, 3) :]
 
 
 def _other_encoding(content: bytes, random: Random) -> bytes:
     text = content.decode("utf-8", errors="replace")
-    return text.encode(
-        random.choice(["utf-16", "utf-16-be", "utf-32", "utf-7", "utf-8-sig"]), errors="replace"
-    )
+    return text.encode(random.choice(ENCODINGS), errors="replace")
 
 
 BYTE_CHANGES: tuple[Callable[[bytes, Random], bytes], ...] = (
