@@ -23,7 +23,7 @@ def test_freed_and_padded_entries_are_page_0(tiny):
     """Page 0 is NaN, and all entries that are not needed name it: a padded request's row is all zeros."""
     lengths = [0, long_length(tiny), 9]
     for window in windows(tiny):
-        problem = make_problem(lengths, device=tiny.device, window=window)
+        problem = make_problem(lengths, device=tiny.device, window=window, max_seq_len=max(lengths) + 64)
         assert problem.kv_cache[0].isnan().all()
         want = bits(tiny.check(problem, 2))
         zeroed = with_entries(problem, 0)
@@ -44,10 +44,12 @@ STALE = {
 def test_entries_that_are_not_live_are_not_followed(tiny, kind):
     """Behind a request's pages, and before those of its window: whatever stands there, the bits are the same.
 
-    The table has no column to spare, and ends with its memory.
+    The longest request leaves some columns, and the table ends with its memory.
     """
+    longest = long_length(tiny)
     for window in windows(tiny):
-        problem = make_problem([long_length(tiny), 0, 35], device=tiny.device, window=window, seed=1)
+        deployment = {"window": window, "max_seq_len": longest + 64}
+        problem = make_problem([longest, 0, 35], device=tiny.device, seed=1, **deployment)
         want = bits(tiny.run(problem, 2))
         value = STALE[kind]
         if value is None:

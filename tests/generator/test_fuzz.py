@@ -15,7 +15,7 @@ from generator import cli
 from generator.document import MAX_BYTES, read_document
 from generator.errors import SpecError
 from tests.generator.fuzz import SPEC, Fault, Tally, check_problems, compile_some
-from tests.generator.mutants import mutant
+from tests.generator.mutants import NAMES, NUMBERS, TAGGED, WORDS, mutant
 
 TEXT = SPEC.read_text(encoding="utf-8")
 
@@ -26,11 +26,19 @@ def tally(catalog, tmp_path_factory) -> Tally:
     return Tally(catalog, tmp_path_factory.mktemp("fuzz"), renders=0)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(random=st.randoms(use_true_random=False))
 def test_every_mutant_is_sound_or_refused(tally, random):
     """With errors that say where, and with the output as it was."""
     tally.examine(mutant(TEXT, random))
+
+
+@pytest.mark.parametrize("pieces", [NUMBERS, WORDS, TAGGED, NAMES], ids=["numbers", "words", "tags", "names"])
+def test_every_odd_piece_is_sound_or_refused(tally, pieces):
+    """Each once in the place of a number and of a name."""
+    for piece in pieces:
+        for old in ("16,", "cp_async_ring", "attn2", "norm_gate"):
+            tally.examine(TEXT.replace(old, piece, 1).encode(errors="surrogatepass"))
 
 
 def test_sound_mutants_are_generated_and_compile(catalog, tmp_path):
