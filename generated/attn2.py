@@ -11,7 +11,7 @@ push dsmem, cluster_merge rank_order, grid_merge workspace, epilogue norm_gate.
 Generated from spec.yaml; do not edit. Change the spec, or the file named above a section, then run
 `python -m generator generate`.
 
-sha256 of the plan, sources, template and formatter: 377853b9f7ef3155b42ea529893a26aff0a065290ce6648429e5920b98f71d47
+sha256 of the plan, sources, template and formatter: 0afd1e0cf4bd9594f1224185e65cc69859a5f6fdf6c11f2bb93a08e29e047e27
 """
 
 import contextlib
@@ -61,7 +61,7 @@ __all__ = [
 NAME = "attn2"
 """In the spec; the name of the entry point."""
 
-DIGEST = "377853b9f7ef3155b42ea529893a26aff0a065290ce6648429e5920b98f71d47"
+DIGEST = "0afd1e0cf4bd9594f1224185e65cc69859a5f6fdf6c11f2bb93a08e29e047e27"
 """Of what this module was made from: what is compiled from it is known by this."""
 
 
@@ -2074,22 +2074,26 @@ class WorkspaceMerge:
 # The split kernel: long contexts and sliding windows, a request's pages spread over several clusters.
 #
 # Contract
-#     Grid (cluster * row_groups * R, H, num_splits), clusters of `cluster` CTAs of `warps` warps, one warp for
-#     each row group. The launch shape depends on R and the deployment only; which way a request goes is decided
-#     in the kernel, alike in all of its CTAs, from its length:
+#     Grid (cluster * row_groups * R, H, ceil(num_splits / row_groups)), clusters of `cluster` CTAs of `warps`
+#     warps, one warp for each row group. The launch shape depends on R and the deployment only; which way a
+#     request goes is decided in the kernel, alike in all of its CTAs, from its length:
 #
 #     Short, at most `short_rounds` pages a warp of one cluster, counted from the first key that row 0 sees: the
 #     clusters of z slice 0 do what the cluster kernel does, one row group each; the other slices leave at once.
 #
-#     Long: the row_groups * num_splits clusters share the request's pages evenly, each CTA a run of its own. It
+#     Long: `num_splits` clusters share the request's pages, and clusters in excess leave at once. The pages are
+#     dealt out in steps of `ring_pages_per_step`, to each CTA a run of its own, as even as whole steps go. It
 #     streams them through a ring that all of its warps read, warp w for row group w. The CTAs of a cluster
 #     exchange all rows, the owner of a row merges the ranks, and the clusters merge through the workspace: the
 #     last to arrive finishes the row.
 #
 #     With a window of W keys, row t sees keys [L - tokens + t - W + 1, L - tokens + t].
 #
-#     The workspace holds row_groups * num_splits records for each row (request, KV head, row), the counters one
-#     uint32 for each; see the grid merge stage for what is asked of them.
+#     The workspace holds num_splits records for each row (request, KV head, row), the counters one uint32 for
+#     each; see the grid merge stage for what is asked of them.
+#
+#     Registers decide how many CTAs a multiprocessor holds, and those hide each other's latencies: the compiler
+#     is told to leave room for `resident_ctas`.
 # ============================================================================================================
 
 
@@ -2133,8 +2137,9 @@ class Pages:
 class SplitKernel(AttentionKernel):
     """One compiled form of the split kernel.
 
-    short_rounds: pages a warp of one cluster that still are a short request. windowed: the deployment has a
-    window. The offsets are bytes from the start of a CTA's dynamic shared memory, shared_bytes its size.
+    short_rounds: pages a warp of one cluster that still are a short request. ring_pages_per_step: pages of a
+    long request that are attended at once. resident_ctas: CTAs that fit on a multiprocessor, as far as
+    registers go. windowed: the deployment has a window. The offsets are bytes from the start of a CTA's dynamic shared memory, shared_bytes its size.
     """
 
     short_rounds: int
@@ -2701,7 +2706,8 @@ def check_cache(given: TensorFacts, kernel: Any) -> tuple[int, int, int]:
     )
     require(
         2 * strides[0] < MAX_PAGE_STRIDE,
-        f"kv_cache must have a page stride below {MAX_PAGE_STRIDE // 2} elements, got strides {list(given.strides)}",
+        f"kv_cache must have a page stride below {MAX_PAGE_STRIDE // 2} elements, got strides "
+        f"{list(given.strides)}",
     )
     return given.shape[1], strides[0], strides[1]
 
@@ -2765,10 +2771,10 @@ def check_address(name: str, address: int, alignment: int) -> None:
 # How many clusters share a long request where a deployment does not say: a model of a launch's time.
 #
 # Contract
-#     Clusters of CTAs run within a GPC, so the device holds so many at a time and no more: `layer` clusters put
-#     one CTA on nearly every multiprocessor, and some layers fit on top of each other. A layer more slows its
-#     pages down, but by less than it adds; what does not fit waits for a wave of its own. Each CTA takes the time
-#     of its pages and some to begin and to merge. The model's three numbers were fitted to measurements on an
+#     Clusters of CTAs run within a GPC, so the device holds so many at a time and no more: `layer` clusters
+#     put one CTA on nearly every multiprocessor, and some layers fit on top of each other. A further layer slows
+#     pages down, but by less than it adds; what does not fit waits for a wave of its own. Each CTA takes the
+#     time of its pages, and some to begin and to merge. The model's numbers were fitted to measurements on an
 #     H200 (docs/measurements.md shows rule and sweep); they decide speed only.
 #
 #     The rule knows how many requests a deployment mostly serves, never how many a call has: a number of splits
@@ -2801,7 +2807,9 @@ def cheapest_splits(kernel: Any, requests: int, kv_heads: int, pages: int, multi
 
     def cost(splits: int) -> float:
         waves, rest = divmod(requests * kv_heads * splits, layer * kernel.resident_ctas)
-        time = waves * _layers_time(kernel.resident_ctas) + _layers_time(-(-rest // layer))
+        # A second layer that is just full was measured to be as slow as a third.
+        layers = -(-rest // layer) + (rest > layer and rest % layer == 0)
+        time = waves * _layers_time(kernel.resident_ctas) + _layers_time(layers)
         return time * (-(-pages // (kernel.cluster * splits)) + FIXED_PAGES)
 
     return min(range(1, MAX_SPLITS + 1), key=cost)
@@ -2832,8 +2840,8 @@ class Deployment:
     """A deployment that a variant of this module serves.
 
     max_seq_len: longest context in cache entries, verified tokens included. window: keys a row sees, None for
-    all. num_splits: clusters that share a long request, None for the default. pdl: with programmatic dependent
-    launch.
+    all. num_splits: clusters that share a long request, None for the default. pdl: with programmatic
+    dependent launch.
     """
 
     max_seq_len: int

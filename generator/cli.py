@@ -7,11 +7,12 @@ Tables go to standard output, progress and errors to standard error; `--json` gi
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -49,24 +50,23 @@ def generate(
     """Regenerate the kernel modules of a spec."""
     texts = render(_plan(spec), spec.name)
     if check:
-        differences = files.compare(texts, folder)
+        with _refusing_what_the_system_refuses(folder):
+            differences = files.compare(texts, folder)
         for difference in differences:
-            err.print(f"[bold]{difference.path}[/] is {_STATE[difference.kind]}", highlight=False)
+            _say(f"{difference.path} is {_STATE[difference.kind]}")
             if difference.diff:
                 out.print(Syntax(difference.diff, "diff", background_color="default"))
         if differences:
             err.print("run `python -m generator generate`, and remove orphans")
             raise typer.Exit(1)
-        err.print(f"{len(texts)} files in {folder} are as {spec} makes them")
+        _say(f"{len(texts)} files in {folder} are as {spec} makes them")
         return
-    try:
+    with _refusing_what_the_system_refuses(folder):
         changed = files.write(texts, folder)
-    except OSError as error:
-        _refuse(f"{error.filename or folder}: {error.strerror}")
     for path in changed:
-        err.print(f"wrote {path}", highlight=False)
+        _say(f"wrote {path}")
     if not changed:
-        err.print(f"nothing to do: {len(texts)} files in {folder} are as {spec} makes them")
+        _say(f"nothing to do: {len(texts)} files in {folder} are as {spec} makes them")
 
 
 _STATE = {
@@ -149,7 +149,7 @@ def compile_(
                     reports.append(report)
                     status.update(f"compiled {report.module}.{report.variant} for {report.arch}")
         except compiled.CompileError as error:
-            err.print(str(error), style="red", highlight=False, markup=False)
+            _say(str(error), style="red")
             raise typer.Exit(1) from error
     if ptx is not None:
         files.write({f"{r.module}_{r.variant}.{r.arch}.ptx": r.ptx for r in reports}, ptx)
@@ -219,7 +219,7 @@ def verify_(
             outcomes.append(outcome)
             if outcome.message:
                 where = f"{outcome.module}.{outcome.variant}, {outcome.problem}: {outcome.verdict}"
-                err.print(f"{where}\n{outcome.message}", highlight=False, markup=False, soft_wrap=True)
+                _say(f"{where}\n{outcome.message}")
     if as_json:
         print(json.dumps([dataclasses.asdict(outcome) for outcome in outcomes], indent=2))
     else:
@@ -235,7 +235,7 @@ def schema_(
 ) -> None:
     """Write the JSON Schema of specs, for editors."""
     changed = files.write({path.name: schema.text()}, path.parent)
-    err.print(f"wrote {path}" if changed else f"nothing to do: {path} is as the model makes it")
+    _say(f"wrote {path}" if changed else f"nothing to do: {path} is as the model makes it")
 
 
 def main() -> None:
@@ -249,7 +249,7 @@ def _plan(spec: Path) -> Plan:
     except SpecError as error:
         _refuse(str(error))
     except CatalogError as error:
-        err.print(str(error), style="red", highlight=False, markup=False, soft_wrap=True)
+        _say(str(error), style="red")
         raise typer.Exit(1) from error
 
 
@@ -268,9 +268,22 @@ def _archs(words: str, plan: Plan) -> tuple[str, ...]:
     return archs
 
 
+def _say(message: str, style: str | None = None) -> None:
+    """A line on standard error as it is: a file's name may look like markup."""
+    err.print(message, style=style, highlight=False, markup=False, soft_wrap=True)
+
+
 def _refuse(message: str) -> NoReturn:
-    err.print(message, style="red", highlight=False, markup=False, soft_wrap=True)
+    _say(message, style="red")
     raise typer.Exit(2)
+
+
+@contextlib.contextmanager
+def _refusing_what_the_system_refuses(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        _refuse(f"{error.filename or folder}: {error.strerror}")
 
 
 def _serves(variant: Any) -> str:

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from cutlass import Int32
 
 from stages.fragments import ROWS
-from stages.ptx import select
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,8 @@ def check_cache(given: TensorFacts, kernel: Any) -> tuple[int, int, int]:
     )
     require(
         2 * strides[0] < MAX_PAGE_STRIDE,
-        f"kv_cache must have a page stride below {MAX_PAGE_STRIDE // 2} elements, got strides {list(given.strides)}",
+        f"kv_cache must have a page stride below {MAX_PAGE_STRIDE // 2} elements, got strides "
+        f"{list(given.strides)}",
     )
     return given.shape[1], strides[0], strides[1]
 

@@ -26,8 +26,8 @@ class Deployment:
     """A deployment that a variant of this module serves.
 
     max_seq_len: longest context in cache entries, verified tokens included. window: keys a row sees, None for
-    all. num_splits: clusters that share a long request, None for the default. pdl: with programmatic dependent
-    launch.
+    all. num_splits: clusters that share a long request, None for the default. pdl: with programmatic
+    dependent launch.
     """
 
     max_seq_len: int

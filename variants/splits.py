@@ -1,10 +1,10 @@
 """How many clusters share a long request where a deployment does not say: a model of a launch's time.
 
 Contract
-    Clusters of CTAs run within a GPC, so the device holds so many at a time and no more: `layer` clusters put
-    one CTA on nearly every multiprocessor, and some layers fit on top of each other. A layer more slows its
-    pages down, but by less than it adds; what does not fit waits for a wave of its own. Each CTA takes the time
-    of its pages and some to begin and to merge. The model's three numbers were fitted to measurements on an
+    Clusters of CTAs run within a GPC, so the device holds so many at a time and no more: `layer` clusters
+    put one CTA on nearly every multiprocessor, and some layers fit on top of each other. A further layer slows
+    pages down, but by less than it adds; what does not fit waits for a wave of its own. Each CTA takes the
+    time of its pages, and some to begin and to merge. The model's numbers were fitted to measurements on an
     H200 (docs/measurements.md shows rule and sweep); they decide speed only.
 
     The rule knows how many requests a deployment mostly serves, never how many a call has: a number of splits

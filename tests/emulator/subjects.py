@@ -9,7 +9,7 @@ import torch
 import emulator
 from emulator.interface import EmulatorError
 from generator.compiled import load_module
-from verification.attention import Partition
+from verification.attention import Partition, partition_of
 from verification.problems import Problem
 from verification.runner import kernel_ptx
 

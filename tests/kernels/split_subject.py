@@ -31,7 +31,8 @@ def split_module(tmp_path_factory) -> ModuleType:
 
     split_plain: attention itself, because the norm hides what scales a row. split_small: requests of more
     than 64 pages are long. split_tiny: clusters of 2, two pages a step, requests of more than 8 pages are
-    long, rings of 4 pages, attention itself.
+    long, rings of 4 pages, attention itself. cluster_tiny: the cluster kernel in clusters of 2, attention
+    itself.
     """
     folder = tmp_path_factory.mktemp("split")
     spec = yaml.safe_load(SPEC.read_text(encoding="utf-8"))
@@ -41,7 +42,10 @@ def split_module(tmp_path_factory) -> ModuleType:
     small["launch"]["short_rounds"] = tiny["launch"]["short_rounds"] = 1
     tiny["launch"].update(cluster=2, pages_per_step=2, ring_pages_per_step=2)
     tiny["stages"]["ring"]["depth"] = 4
-    variants.update(split_plain=plain, split_small=small, split_tiny=tiny)
+    short = copy.deepcopy(variants["cluster"])
+    short["serves"]["max_seq_len"], short["launch"]["cluster"] = 512, 2
+    short["stages"]["epilogue"] = "plain"
+    variants.update(split_plain=plain, split_small=small, split_tiny=tiny, cluster_tiny=short)
     edited = folder / "spec.yaml"
     edited.write_text(yaml.safe_dump(spec, sort_keys=False), encoding="utf-8")
     generate(edited, folder / "generated")

@@ -39,7 +39,7 @@ def test_a_cluster_of_another_size_needs_the_same(split_module):
 
 
 def test_splits_by_default(split_module):
-    """What was fastest, or within 4% of it, in the sweep of docs/measurements.md; 1 where nothing is spread."""
+    """What was fastest, or nearly, in the sweep of docs/measurements.md; 1 where nothing is spread."""
     default = split_module.default_splits
     assert default(2, 8192, multiprocessors=132) == 3
     assert default(2, 32768, multiprocessors=132) == 6

@@ -112,7 +112,7 @@ def test_a_number_of_splits_out_of_range_is_refused(split_module, case):
     refuse(case, lambda: split_module.attn2(**arguments, num_splits=case.value))
 
 
-NEEDED = {"workspace": 2 * 2 * 64 * 4 * 3 * RECORD, "counters": 2 * 2 * 64}
+NEEDED = {"workspace": 2 * 2 * 64 * 3 * RECORD, "counters": 2 * 2 * 64}
 """Elements for two requests, two KV heads and three splits."""
 
 
