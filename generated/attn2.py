@@ -11,7 +11,7 @@ push dsmem, cluster_merge rank_order, grid_merge workspace, epilogue norm_gate.
 Generated from spec.yaml; do not edit. Change the spec, or the file named above a section, then run
 `python -m generator generate`.
 
-sha256 of the plan, sources, template and formatter: 0afd1e0cf4bd9594f1224185e65cc69859a5f6fdf6c11f2bb93a08e29e047e27
+sha256 of the plan, sources, template and formatter: 13677d41a455ec327764900842b728b7da7f8275e821e8b92a3889549db2dc50
 """
 
 import contextlib
@@ -61,7 +61,7 @@ __all__ = [
 NAME = "attn2"
 """In the spec; the name of the entry point."""
 
-DIGEST = "0afd1e0cf4bd9594f1224185e65cc69859a5f6fdf6c11f2bb93a08e29e047e27"
+DIGEST = "13677d41a455ec327764900842b728b7da7f8275e821e8b92a3889549db2dc50"
 """Of what this module was made from: what is compiled from it is known by this."""
 
 
@@ -2139,7 +2139,8 @@ class SplitKernel(AttentionKernel):
 
     short_rounds: pages a warp of one cluster that still are a short request. ring_pages_per_step: pages of a
     long request that are attended at once. resident_ctas: CTAs that fit on a multiprocessor, as far as
-    registers go. windowed: the deployment has a window. The offsets are bytes from the start of a CTA's dynamic shared memory, shared_bytes its size.
+    registers go. windowed: the deployment has a window. The offsets are bytes from the start of a CTA's
+    dynamic shared memory, shared_bytes its size.
     """
 
     short_rounds: int
@@ -2772,7 +2773,7 @@ def check_address(name: str, address: int, alignment: int) -> None:
 #
 # Contract
 #     Clusters of CTAs run within a GPC, so the device holds so many at a time and no more: `layer` clusters
-#     put one CTA on nearly every multiprocessor, and some layers fit on top of each other. A further layer slows
+#     put one CTA on nearly every multiprocessor, and some layers fit on top of each other. One layer more slows
 #     pages down, but by less than it adds; what does not fit waits for a wave of its own. Each CTA takes the
 #     time of its pages, and some to begin and to merge. The model's numbers were fitted to measurements on an
 #     H200 (docs/measurements.md shows rule and sweep); they decide speed only.
