@@ -23,7 +23,7 @@ def test_the_producer_compiles(arch):
 
 def problems(lengths, device) -> tuple[Problem, Problem]:
     """Two problems of one deployment that share nothing: other lengths, pages, activations."""
-    layout, longest = Layout(fused=False), max(lengths)
+    layout, longest = Layout(fused=False, spare_columns=0), max(lengths)
     first, second = (
         make_problem(order, kv_heads=2, device=device, seed=seed, layout=layout, max_seq_len=longest)
         for order, seed in ((lengths, 1), (lengths[::-1], 2))
