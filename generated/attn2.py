@@ -11,7 +11,7 @@ push dsmem, cluster_merge rank_order, grid_merge workspace, epilogue norm_gate.
 Generated from spec.yaml; do not edit. Change the spec, or the file named above a section, then run
 `python -m generator generate`.
 
-sha256 of the plan, sources, template and formatter: d265bb9372aca22f25cbcd0cf268b1eff17eda358952dc15fca6239261bc47d1
+sha256 of the plan, sources, template and formatter: 63b2bcd6984431349d6b99b08b790ac5587e87b5f2cb952c0c6e06eba85c6d0b
 """
 
 import dataclasses
@@ -2038,7 +2038,7 @@ class WorkspaceMerge:
         return merged[1], [merged[2], merged[3]]
 
     def _add(self, row, first, clusters, count, merged):
-        """Merge `count` records from cluster `first` on, all in flight at once; those past the last are empty."""
+        """Merge `count` records from cluster `first` on, all in flight at once; past the last are none."""
         record = PartialRecord(self.head_dim)
         lane = cute.arch.lane_idx()
         m, l, o = [merged[0]], [merged[1]], [[merged[2], merged[3]]]
