@@ -71,7 +71,7 @@ class Ours(Contender):
     def __init__(self, variant: str | None = None, pdl: bool = False, num_splits: int | None = None):
         self.options: dict[str, Any] = {"pdl": pdl} | ({"variant": variant} if variant else {})
         self.num_splits = num_splits
-        self.module, self.reason = _import_first(OUR_MODULES)
+        self.module, self.reason = import_first(OUR_MODULES)
 
     def available(self) -> Availability:
         """Whether the module could be imported."""
@@ -152,7 +152,7 @@ class NormGateAlone(Contender):
         """Share `picked`, the block size of each shape, so that it is measured once."""
         self.pdl = pdl
         self.picked = {} if picked is None else picked
-        self.kernels, self.reason = _import_first(("benchmarks.norm_gate",))
+        self.kernels, self.reason = import_first(("benchmarks.norm_gate",))
 
     def available(self) -> Availability:
         """Whether Triton could be imported."""
@@ -247,7 +247,7 @@ def fastest(
     return configs[medians.index(min(medians))]
 
 
-def _import_first(names: tuple[str, ...]) -> tuple[Any, str]:
+def import_first(names: tuple[str, ...]) -> tuple[Any, str]:
     """Return the first module that can be imported, or None and why each cannot."""
     reasons = []
     for name in names:

@@ -11,18 +11,28 @@ push dsmem, cluster_merge rank_order, grid_merge workspace, epilogue norm_gate.
 Generated from spec.yaml; do not edit. Change the spec, or the file named above a section, then run
 `python -m generator generate`.
 
-sha256 of the plan, sources, template and formatter: 63b2bcd6984431349d6b99b08b790ac5587e87b5f2cb952c0c6e06eba85c6d0b
+sha256 of the plan, sources, template and formatter: 690bc19dea6fcebc34cc024c4dd93a742dd061a21f27d4552c85dec20c933cb3
 """
 
+import contextlib
+import ctypes
 import dataclasses
 import functools
+import hashlib
+import inspect
+import json
 import math
 import numbers
 import operator
+import os
+import re
+import struct
+import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import cuda.bindings.driver as cuda
 import cutlass
@@ -40,12 +50,19 @@ __all__ = [
     "compile_attn2",
     "counters_bytes",
     "default_splits",
+    "export_kernels",
     "prepare",
     "split_forms",
     "split_kernel",
     "window_pages",
     "workspace_bytes",
 ]
+
+NAME = "attn2"
+"""In the spec; the name of the entry point."""
+
+DIGEST = "690bc19dea6fcebc34cc024c4dd93a742dd061a21f27d4552c85dec20c933cb3"
+"""Of what this module was made from: what is compiled from it is known by this."""
 
 
 # ============================================================================================================
@@ -2062,22 +2079,26 @@ class WorkspaceMerge:
 # The split kernel: long contexts and sliding windows, a request's pages spread over several clusters.
 #
 # Contract
-#     Grid (cluster * row_groups * R, H, num_splits), clusters of `cluster` CTAs of `warps` warps, one warp for
-#     each row group. The launch shape depends on R and the deployment only; which way a request goes is decided
-#     in the kernel, alike in all of its CTAs, from its length:
+#     Grid (cluster * row_groups * R, H, ceil(num_splits / row_groups)), clusters of `cluster` CTAs of `warps`
+#     warps, one warp for each row group. The launch shape depends on R and the deployment only; which way a
+#     request goes is decided in the kernel, alike in all of its CTAs, from its length:
 #
 #     Short, at most `short_rounds` pages a warp of one cluster, counted from the first key that row 0 sees: the
 #     clusters of z slice 0 do what the cluster kernel does, one row group each; the other slices leave at once.
 #
-#     Long: the row_groups * num_splits clusters share the request's pages evenly, each CTA a run of its own. It
+#     Long: `num_splits` clusters share the request's pages, and clusters in excess leave at once. The pages are
+#     dealt out in steps of `ring_pages_per_step`, to each CTA a run of its own, as even as whole steps go. It
 #     streams them through a ring that all of its warps read, warp w for row group w. The CTAs of a cluster
 #     exchange all rows, the owner of a row merges the ranks, and the clusters merge through the workspace: the
 #     last to arrive finishes the row.
 #
 #     With a window of W keys, row t sees keys [L - tokens + t - W + 1, L - tokens + t].
 #
-#     The workspace holds row_groups * num_splits records for each row (request, KV head, row), the counters one
-#     uint32 for each; see the grid merge stage for what is asked of them.
+#     The workspace holds num_splits records for each row (request, KV head, row), the counters one uint32 for
+#     each; see the grid merge stage for what is asked of them.
+#
+#     Registers decide how many CTAs a multiprocessor holds, and those hide each other's latencies: the compiler
+#     is told to leave room for `resident_ctas`.
 # ============================================================================================================
 
 
@@ -2121,8 +2142,9 @@ class Pages:
 class SplitKernel(AttentionKernel):
     """One compiled form of the split kernel.
 
-    short_rounds: pages a warp of one cluster that still are a short request. windowed: the deployment has a
-    window. The offsets are bytes from the start of a CTA's dynamic shared memory, shared_bytes its size.
+    short_rounds: pages a warp of one cluster that still are a short request. ring_pages_per_step: pages of a
+    long request that are attended at once. resident_ctas: CTAs that fit on a multiprocessor, as far as
+    registers go. windowed: the deployment has a window. The offsets are bytes from the start of a CTA's dynamic shared memory, shared_bytes its size.
     """
 
     short_rounds: int
@@ -2184,7 +2206,7 @@ class SplitKernel(AttentionKernel):
         num_splits: Int32,
         stream: cuda.CUstream,
     ):
-        """Launch for `requests` requests and `kv_heads` KV heads, in `num_splits` z slices.
+        """Launch for `requests` requests and `kv_heads` KV heads; `num_splits` clusters share a long request.
 
         All strides are in bytes: of a token in q, gate and out, of a page and a KV head in the cache, of a
         request in the table, of which `columns` entries a request may be read. scale_log2: softmax scale
@@ -2207,9 +2229,9 @@ class SplitKernel(AttentionKernel):
             table_stride,
             columns,
             window,
+            num_splits,
             scale_log2,
             eps,
-            num_splits,
         ).launch(
             grid=self.grid(requests, kv_heads, num_splits),
             block=[32 * self.warps, 1, 1],
@@ -2240,9 +2262,9 @@ class SplitKernel(AttentionKernel):
         table_stride: Int64,
         columns: Int32,
         window: Int32,
+        num_splits: Int32,
         scale_log2: Float32,
         eps: Float32,
-        num_splits: Int32,
     ):
         """One CTA: find out which way its request goes, and go it."""
         block, kv_head, z = cute.arch.block_idx()
@@ -2434,246 +2456,6 @@ class SplitKernel(AttentionKernel):
 
 
 # ============================================================================================================
-# variants/call.py
-#
-# A checked call: from the arguments of an engine to the parameters of a kernel.
-#
-# Contract
-#     Everything about the arguments that can be checked without a synchronisation is checked here, on whatever
-#     device the tensors are, and a refusal names the argument, what it got and what it needs. Nothing is
-#     launched and nothing is allocated but an output that was not given.
-# ============================================================================================================
-
-
-MAX_KV_HEADS = 65535
-"""KV heads of a launch: the y extent of a grid (CUDA C++ Programming Guide, technical specifications)."""
-
-
-MAX_WINDOW = 1 << 30
-"""A window that holds every key of a request; differences of key numbers stay within 32 bits."""
-
-
-@dataclass(frozen=True)
-class Call:
-    """What one launch is given, in the order of the kernel's parameters.
-
-    tensors: q, gate, kv_cache, block_table, seq_lens, out, and workspace and counters of a kernel that
-    splits. strides: in bytes; of a token in q, gate and out, of a page and a KV head in the cache, of a
-    request in the table. integers: columns of the table, and the window of a kernel that splits. numbers:
-    scale * log2(e), eps.
-    extent: what the launch shape depends on: requests, KV heads, and z slices of a kernel that splits.
-    """
-
-    tensors: tuple[torch.Tensor, ...]
-    strides: tuple[int, ...]
-    integers: tuple[int, ...]
-    numbers: tuple[float, ...]
-    extent: tuple[int, ...]
-
-    @property
-    def out(self) -> torch.Tensor:
-        """Where the result goes."""
-        return self.tensors[5]
-
-    @property
-    def requests(self) -> int:
-        """How many requests there are."""
-        return self.extent[0]
-
-
-def bind(
-    kernel: Any,
-    q: torch.Tensor,
-    gate: torch.Tensor,
-    kv_cache: torch.Tensor,
-    block_table: torch.Tensor,
-    seq_lens: torch.Tensor,
-    out: torch.Tensor | None,
-    *,
-    max_seq_len: int,
-    scale: float,
-    eps: float,
-    window: int | None,
-    splits: Callable[[int], int] | None,
-    scratch: tuple[torch.Tensor | None, torch.Tensor | None],
-) -> Call:
-    """Check the arguments of a call (shapes and types as the entry point documents them).
-
-    splits: given the KV heads, the z slices of a launch; None where no request is ever split. scratch:
-    workspace and counters.
-
-    Raises TypeError for what is no tensor, and ValueError for what cannot be served.
-    """
-    device = q.device if isinstance(q, torch.Tensor) else None
-    names = ("q", "gate", "kv_cache", "block_table", "seq_lens")
-    for name, tensor in zip(names, (q, gate, kv_cache, block_table, seq_lens), strict=True):
-        _check_tensor(name, tensor, device)
-    kv_heads, page_stride, head_stride = _check_cache(kv_cache, kernel)
-    requests = seq_lens.shape[0] if seq_lens.dim() == 1 else -1
-    require(
-        requests >= 0 and seq_lens.dtype == torch.int32 and (requests <= 1 or seq_lens.stride(0) == 1),
-        f"seq_lens must be contiguous int32 [R], got {_describe(seq_lens)}",
-    )
-    q_stride = _check_rows("q", q, kernel, requests, kv_heads)
-    gate_stride = _check_rows("gate", gate, kernel, requests, kv_heads)
-    columns, table_stride = _check_table(block_table, kernel, requests, max_seq_len)
-    if out is None:
-        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    _check_tensor("out", out, device)
-    out_stride = _check_rows("out", out, kernel, requests, kv_heads)
-    width = kv_heads * kernel.heads_per_kv * kernel.head_dim
-    require(
-        requests == 0 or out_stride >= width,
-        f"out must not overlap itself: its token stride must be >= {width}, got {out_stride}",
-    )
-    rows = tuple(2 * stride for stride in (q_stride, gate_stride, out_stride))
-    tensors, integers, extent = (
-        (q, gate, kv_cache, block_table, seq_lens, out),
-        (columns,),
-        (requests, kv_heads),
-    )
-    if kernel.splits:
-        slices = 1 if splits is None else splits(kv_heads)
-        # Where no request is ever split the scratch memory is not touched: any address will do.
-        held = (out, seq_lens)
-        if splits is not None:
-            held = _check_scratch(kernel, *scratch, *extent, slices, device)
-        tensors = (*tensors, *held)
-        integers = (*integers, min(window or MAX_WINDOW, MAX_WINDOW))
-        extent = (*extent, slices)
-    return Call(
-        tensors=tensors,
-        strides=(*rows, 2 * page_stride, 2 * head_stride, 4 * table_stride),
-        integers=integers,
-        numbers=(_check_number("scale", scale) * math.log2(math.e), _check_number("eps", eps, least=0)),
-        extent=extent,
-    )
-
-
-def scratch_bytes(kernel: Any, requests: int, kv_heads: int, num_splits: int) -> tuple[int, int]:
-    """Bytes of the workspace and of the counters: a record a row and cluster, a uint32 a row.
-
-    The counters are padded to 16 bytes.
-    """
-    rows = requests * kv_heads * kernel.rows
-    return rows * num_splits * PartialRecord(kernel.head_dim).bytes, -(-4 * rows // 16) * 16
-
-
-def _check_scratch(kernel, workspace, counters, requests, kv_heads, num_splits, device):
-    sizes = scratch_bytes(kernel, requests, kv_heads, num_splits)
-    for name, tensor, size in zip(("workspace", "counters"), (workspace, counters), sizes, strict=True):
-        if tensor is None:
-            raise ValueError(
-                f"{name} is needed, {size} bytes (R={requests}, H={kv_heads}, num_splits={num_splits}): this "
-                "deployment splits long requests over clusters; allocate_scratch() makes both"
-            )
-        _check_tensor(name, tensor, device)
-        held = tensor.numel() * tensor.element_size()
-        require(tensor.is_contiguous(), f"{name} must be contiguous, got {_describe(tensor)}")
-        require(
-            held >= size,
-            f"{name} must have >= {size} bytes (R={requests}, H={kv_heads}, num_splits={num_splits}), "
-            f"got {held}",
-        )
-        _check_alignment(name, tensor)
-    require(workspace.dtype == torch.uint8, f"workspace must be uint8, got {workspace.dtype}")
-    require(counters.dtype == torch.int32, f"counters must be int32, got {counters.dtype}")
-    return workspace, counters
-
-
-def require(condition: bool, message: str) -> None:
-    """Raise ValueError with the message unless the condition holds."""
-    if not condition:
-        raise ValueError(message)
-
-
-def _describe(tensor) -> str:
-    return f"{tensor.dtype} {list(tensor.shape)} with strides {list(tensor.stride())}"
-
-
-def _check_tensor(name, tensor, device):
-    if not isinstance(tensor, torch.Tensor):
-        raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
-    require(
-        tensor.device == device,
-        f"{name} must be on q's device {device}, got one on {tensor.device}",
-    )
-
-
-def _check_number(name, value, least=-math.inf) -> float:
-    """A number that is finite in FP32, and so is 1.44 times it (the folded scale)."""
-    fits = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    fits = fits and abs(value) <= torch.finfo(torch.float32).max / 2 and value >= least
-    bound = f" >= {least}" if math.isfinite(least) else ""
-    require(fits, f"{name} must be a finite FP32 number{bound}, got {value!r}")
-    return float(value)
-
-
-def _check_rows(name, tensor, kernel, requests, kv_heads) -> int:
-    """The token stride of q, gate or out, in elements."""
-    tokens, heads, dim = requests * kernel.tokens, kv_heads * kernel.heads_per_kv, kernel.head_dim
-    require(tensor.dtype == torch.bfloat16, f"{name} must be bfloat16, got {tensor.dtype}")
-    shapes = [(tokens, heads * dim), (tokens, heads, dim)]
-    require(
-        tuple(tensor.shape) in shapes,
-        f"{name} must be [{tokens}, {heads * dim}] or [{tokens}, {heads}, {dim}] "
-        f"(R={requests} from seq_lens, H={kv_heads} from kv_cache), got {list(tensor.shape)}",
-    )
-    packed = tensor.stride(-1) == 1 and (tensor.dim() == 2 or tensor.stride(1) == dim)
-    require(packed, f"{name} must have its heads packed, got strides {list(tensor.stride())}")
-    stride = tensor.stride(0)
-    require(stride % 8 == 0, f"{name} must have a token stride that is a multiple of 8, got {stride}")
-    _check_alignment(name, tensor)
-    return stride
-
-
-def _check_cache(cache, kernel) -> tuple[int, int, int]:
-    """H, and the page and head strides in elements."""
-    page, width = kernel.page_size, 2 * kernel.head_dim
-    require(cache.dtype == torch.bfloat16, f"kv_cache must be bfloat16, got {cache.dtype}")
-    require(
-        cache.dim() == 4 and tuple(cache.shape[2:]) == (page, width) and 1 <= cache.shape[1] <= MAX_KV_HEADS,
-        f"kv_cache must be [pages, H, {page}, {width}], got {list(cache.shape)}",
-    )
-    require(
-        cache.stride(3) == 1 and cache.stride(2) == width,
-        f"kv_cache must have contiguous pages (strides {width}, 1 within one), got strides "
-        f"{list(cache.stride())}",
-    )
-    strides = [cache.stride(dim) if cache.shape[dim] > 1 else 0 for dim in (0, 1)]
-    require(
-        all(stride % 8 == 0 for stride in strides),
-        f"kv_cache must have page and head strides that are multiples of 8 elements, got strides "
-        f"{list(cache.stride())}",
-    )
-    _check_alignment("kv_cache", cache)
-    return cache.shape[1], strides[0], strides[1]
-
-
-def _check_table(table, kernel, requests, max_seq_len) -> tuple[int, int]:
-    """The table's columns, and its request stride in elements."""
-    needed = -(-max_seq_len // kernel.page_size)
-    require(
-        table.dtype == torch.int32 and table.dim() == 2 and table.shape[0] == requests,
-        f"block_table must be int32 [{requests}, >= {needed}], got {_describe(table)}",
-    )
-    require(
-        table.shape[1] >= needed,
-        f"block_table must have >= {needed} columns for max_seq_len={max_seq_len}, got {table.shape[1]}",
-    )
-    require(
-        table.shape[1] == 1 or table.stride(1) == 1,
-        f"block_table must have contiguous rows, got strides {list(table.stride())}",
-    )
-    return table.shape[1], table.stride(0)
-
-
-def _check_alignment(name, tensor):
-    address = tensor.data_ptr()
-    require(address % 16 == 0, f"{name} must start at a multiple of 16 bytes, got address {address:#x}")
-
-
-# ============================================================================================================
 # variants/variant.py
 #
 # A variant: one kernel of a module, and the deployments that it serves.
@@ -2682,6 +2464,21 @@ def _check_alignment(name, tensor):
 #     Plain data for the host. A module lists its variants in the order of the spec, and a deployment launches
 #     the first that serves it.
 # ============================================================================================================
+
+
+class Form(NamedTuple):
+    """One compiled form of a variant's kernel: all of a deployment that its code depends on.
+
+    variant: a name. pdl: launched with programmatic dependent launch. windowed: with a sliding window.
+    """
+
+    variant: str
+    pdl: bool
+    windowed: bool
+
+    def __str__(self) -> str:
+        """The form as a part of a file's name: `split-pdl-windowed`."""
+        return self.variant + "-pdl" * self.pdl + "-windowed" * self.windowed
 
 
 @dataclass(frozen=True)
@@ -2697,15 +2494,22 @@ class Variant:
     max_seq_len: int
     windows: bool
 
+    @property
+    def forms(self) -> tuple[Form, ...]:
+        """Every form that some deployment launches."""
+        windowed = (False, True) if self.windows else (False,)
+        return tuple(Form(self.name, pdl, window) for pdl in (False, True) for window in windowed)
+
     def never_splits(self, max_seq_len: int, window: int | None) -> bool:
         """Whether no request of a deployment is ever spread over several clusters."""
-        kernel = self.kernel
-        if not kernel.splits:
-            return True
-        pages = -(-max_seq_len // kernel.page_size)
-        if window is not None:
-            pages = min(pages, most_window_pages(window, kernel.tokens, kernel.page_size))
-        return bool(pages <= kernel.short_pages)
+        return not self.kernel.splits or self.most_pages(max_seq_len, window) <= self.kernel.short_pages
+
+    def most_pages(self, max_seq_len: int, window: int | None) -> int:
+        """The most pages, from the first that row 0 sees, of a deployment's requests."""
+        pages = -(-max_seq_len // self.kernel.page_size)
+        if window is None:
+            return pages
+        return min(pages, most_window_pages(window, self.kernel.tokens, self.kernel.page_size))
 
     def serves(self, max_seq_len: int, window: int | None) -> bool:
         """Whether a deployment may use this variant."""
@@ -2794,9 +2598,1258 @@ VARIANTS = (
 
 
 # ============================================================================================================
+# variants/checks.py
+#
+# Checks of single arguments: a refusal names the argument, what it got and what it needs.
+#
+# Contract
+#     Works on numbers and on what a tensor says of itself; nothing here reads a tensor's contents, waits for a
+#     device or allocates. Raises ValueError.
+# ============================================================================================================
+
+
+MAX_KV_HEADS = 65535
+"""KV heads of a launch: the y extent of a grid (CUDA C++ Programming Guide, technical specifications)."""
+
+
+MAX_PAGE_STRIDE = 1 << 32
+"""Bytes from page to page that kernels can no longer multiply with (`stages.pages.walk`)."""
+
+
+MAX_NUMBER = torch.finfo(torch.float32).max / 2
+"""The largest number whose product with log2(e) is finite in FP32."""
+
+
+class TensorFacts(NamedTuple):
+    """All that is checked about a tensor but its address. strides: in elements."""
+
+    dtype: torch.dtype
+    device: torch.device
+    shape: torch.Size
+    strides: tuple[int, ...]
+
+    def __str__(self) -> str:
+        """In words, for messages."""
+        return f"{self.dtype} {list(self.shape)} with strides {list(self.strides)}"
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise ValueError with the message unless the condition holds."""
+    if not condition:
+        raise ValueError(message)
+
+
+def is_whole(value: Any, least: int, most: float = math.inf) -> bool:
+    """Whether a value is an integer, and no boolean, from `least` to `most`."""
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def check_kv_heads(kv_heads: Any) -> None:
+    """The KV heads H of a rank."""
+    require(
+        is_whole(kv_heads, 1, MAX_KV_HEADS),
+        f"kv_heads must be an integer in 1..{MAX_KV_HEADS}, got {kv_heads!r}",
+    )
+
+
+def as_device(device: torch.device | int | str | None) -> torch.device:
+    """The device that an argument names: an integer is a CUDA device's index, None the current one."""
+    if isinstance(device, int):
+        return torch.device("cuda", device)
+    return torch.device("cuda" if device is None else device)
+
+
+def fp32(name: str, value: Any, least: float = -MAX_NUMBER) -> float:
+    """A number that is finite in FP32, and so is 1.44 times it (the folded scale)."""
+    if type(value) is float and least <= value <= MAX_NUMBER:
+        return value
+    fits = isinstance(value, numbers.Real) and not isinstance(value, bool) and least <= value <= MAX_NUMBER
+    bound = f" >= {least:g}" if least > -MAX_NUMBER else ""
+    require(fits, f"{name} must be a finite FP32 number{bound}, got {value!r}")
+    return float(value)
+
+
+def check_rows(name: str, given: TensorFacts, kernel: Any, requests: int, kv_heads: int) -> int:
+    """The token stride of q, gate or out, in elements."""
+    tokens, heads, dim = requests * kernel.tokens, kv_heads * kernel.heads_per_kv, kernel.head_dim
+    require(given.dtype == torch.bfloat16, f"{name} must be bfloat16, got {given.dtype}")
+    shapes = [(tokens, heads * dim), (tokens, heads, dim)]
+    require(
+        tuple(given.shape) in shapes,
+        f"{name} must be [{tokens}, {heads * dim}] or [{tokens}, {heads}, {dim}] "
+        f"(R={requests} from seq_lens, H={kv_heads} from kv_cache), got {list(given.shape)}",
+    )
+    packed = given.strides[-1] == 1 and (len(given.shape) == 2 or given.strides[1] == dim)
+    require(packed, f"{name} must have its heads packed, got strides {list(given.strides)}")
+    stride = given.strides[0]
+    require(stride % 8 == 0, f"{name} must have a token stride that is a multiple of 8, got {stride}")
+    return stride
+
+
+def check_cache(given: TensorFacts, kernel: Any) -> tuple[int, int, int]:
+    """H, and the page and head strides in elements."""
+    page, width = kernel.page_size, 2 * kernel.head_dim
+    require(given.dtype == torch.bfloat16, f"kv_cache must be bfloat16, got {given.dtype}")
+    require(
+        len(given.shape) == 4 and tuple(given.shape[2:]) == (page, width) and given.shape[1] >= 1,
+        f"kv_cache must be [pages, H, {page}, {width}], got {list(given.shape)}",
+    )
+    require(
+        given.shape[1] <= MAX_KV_HEADS,
+        f"kv_cache must have at most {MAX_KV_HEADS} KV heads, got {list(given.shape)}",
+    )
+    require(
+        given.strides[3] == 1 and given.strides[2] == width,
+        f"kv_cache must have contiguous pages (strides {width}, 1 within one), got strides "
+        f"{list(given.strides)}",
+    )
+    strides = [given.strides[dim] if given.shape[dim] > 1 else 0 for dim in (0, 1)]
+    require(
+        all(stride % 8 == 0 for stride in strides),
+        f"kv_cache must have page and head strides that are multiples of 8 elements, got strides "
+        f"{list(given.strides)}",
+    )
+    require(
+        2 * strides[0] < MAX_PAGE_STRIDE,
+        f"kv_cache must have a page stride below {MAX_PAGE_STRIDE // 2} elements, got strides "
+        f"{list(given.strides)}",
+    )
+    return given.shape[1], strides[0], strides[1]
+
+
+def check_table(given: TensorFacts, kernel: Any, requests: int, max_seq_len: int) -> tuple[int, int]:
+    """The table's columns, and its request stride in elements."""
+    needed = -(-max_seq_len // kernel.page_size)
+    require(
+        given.dtype == torch.int32 and len(given.shape) == 2 and given.shape[0] == requests,
+        f"block_table must be int32 [{requests}, >= {needed}] (R={requests} from seq_lens), got {given}",
+    )
+    require(
+        given.shape[1] >= needed,
+        f"block_table must have >= {needed} columns for max_seq_len={max_seq_len}, got {given.shape[1]}",
+    )
+    require(
+        given.shape[1] == 1 or given.strides[1] == 1,
+        f"block_table must have contiguous rows, got strides {list(given.strides)}",
+    )
+    return given.shape[1], given.strides[0]
+
+
+def check_lengths(given: TensorFacts) -> int:
+    """R."""
+    require(
+        given.dtype == torch.int32
+        and len(given.shape) == 1
+        and (given.shape[0] <= 1 or given.strides[0] == 1),
+        f"seq_lens must be contiguous int32 [R], got {given}",
+    )
+    return given.shape[0]
+
+
+def check_scratch(name: str, given: TensorFacts | None, dtype: torch.dtype, size: int, launch: str) -> None:
+    """A workspace or counters of at least `size` bytes, which is what `launch` needs."""
+    if given is None:
+        raise ValueError(
+            f"{name} is needed, {size} bytes ({launch}): this deployment splits long requests over clusters; "
+            "allocate_scratch() makes both"
+        )
+    held = math.prod(given.shape) * given.dtype.itemsize
+    dense = all(
+        given.strides[i] == math.prod(given.shape[i + 1 :]) for i, n in enumerate(given.shape) if n > 1
+    )
+    require(dense, f"{name} must be contiguous, got {given}")
+    require(held >= size, f"{name} must have >= {size} bytes ({launch}), got {held}")
+    require(given.dtype == dtype, f"{name} must be {str(dtype).removeprefix('torch.')}, got {given.dtype}")
+
+
+def check_address(name: str, address: int, alignment: int) -> None:
+    """What kernels load in one piece has to be aligned."""
+    require(
+        address % alignment == 0,
+        f"{name} must start at a multiple of {alignment} bytes, got address {address:#x}",
+    )
+
+
+# ============================================================================================================
+# variants/splits.py
+#
+# How many clusters share a long request where a deployment does not say: a model of a launch's time.
+#
+# Contract
+#     Clusters of CTAs run within a GPC, so the device holds so many at a time and no more: `layer` clusters
+#     put one CTA on nearly every multiprocessor, and some layers fit on top of each other. A further layer slows
+#     pages down, but by less than it adds; what does not fit waits for a wave of its own. Each CTA takes the
+#     time of its pages, and some to begin and to merge. The model's numbers were fitted to measurements on an
+#     H200 (docs/measurements.md shows rule and sweep); they decide speed only.
+#
+#     The rule knows how many requests a deployment mostly serves, never how many a call has: a number of splits
+#     that changed with the batch would change bits.
+# ============================================================================================================
+
+
+MAX_SPLITS = 128
+"""Clusters of a long request that the kernels were shown to work with."""
+
+
+GPC_MULTIPROCESSORS = 18
+"""Multiprocessors of a GPC of the devices that the kernels are for (Hopper: up to 18)."""
+
+
+FIXED_PAGES = 24
+"""What a CTA takes besides its pages, in pages."""
+
+
+LAYER_SLOWDOWN = 0.375
+"""By how much each further CTA on a multiprocessor stretches the time of a page."""
+
+
+def cheapest_splits(kernel: Any, requests: int, kv_heads: int, pages: int, multiprocessors: int) -> int:
+    """The number of clusters for which the model takes least time; the fewest of equals.
+
+    requests, kv_heads: of a launch. pages: of a long request.
+    """
+    layer = max(1, multiprocessors // GPC_MULTIPROCESSORS * (GPC_MULTIPROCESSORS // kernel.cluster))
+
+    def cost(splits: int) -> float:
+        waves, rest = divmod(requests * kv_heads * splits, layer * kernel.resident_ctas)
+        # A second layer that is just full was measured to be as slow as a third.
+        layers = -(-rest // layer) + (rest > layer and rest % layer == 0)
+        time = waves * _layers_time(kernel.resident_ctas) + _layers_time(layers)
+        return time * (-(-pages // (kernel.cluster * splits)) + FIXED_PAGES)
+
+    return min(range(1, MAX_SPLITS + 1), key=cost)
+
+
+def _layers_time(layers: int) -> float:
+    """The time of a page with so many CTAs on each multiprocessor; 0 for none."""
+    return 1 + LAYER_SLOWDOWN * (layers - 1) if layers else 0.0
+
+
+# ============================================================================================================
+# variants/deployment.py
+#
+# A deployment: what is known before serving. It picks the kernel, and with R and H its launch.
+#
+# Contract
+#     Everything here is decided by a few numbers and the device, once for each combination; a `Deployment` that
+#     exists is right. Equal arguments give the same object, so it is its own key in the caches of calls.
+# ============================================================================================================
+
+
+MULTIPROCESSORS = 132
+"""Of an H100 or H200, for plans that are made where there is no such device."""
+
+
+@dataclass(frozen=True, eq=False)
+class Deployment:
+    """A deployment that a variant of this module serves.
+
+    max_seq_len: longest context in cache entries, verified tokens included. window: keys a row sees, None for
+    all. num_splits: clusters that share a long request, None for the default. pdl: with programmatic
+    dependent launch.
+    """
+
+    max_seq_len: int
+    window: int | None
+    num_splits: int | None
+    pdl: bool
+    variant: Variant
+
+    @functools.cached_property
+    def form(self) -> Form:
+        """The form of the kernel that it launches."""
+        return Form(self.variant.name, self.pdl, self.window is not None)
+
+    @functools.cached_property
+    def splits(self) -> bool:
+        """Whether a request can be spread over several clusters."""
+        return not self.variant.never_splits(self.max_seq_len, self.window)
+
+    def clusters(self, kv_heads: int, device: torch.device) -> int:
+        """Clusters that share a long request. They do not depend on the requests, so neither do the bits."""
+        if self.splits and self.num_splits is not None:
+            return self.num_splits
+        return self.default_splits(1, kv_heads, multiprocessors(device))
+
+    def default_splits(self, requests: int, kv_heads: int, multiprocessors: int) -> int:
+        """What suits launches of so many requests; 1 where none is ever split."""
+        if not self.splits:
+            return 1
+        pages = self.variant.most_pages(self.max_seq_len, self.window)
+        return cheapest_splits(self.variant.kernel, requests, kv_heads, pages, multiprocessors)
+
+    def scratch_bytes(self, requests: int, kv_heads: int, device: torch.device) -> tuple[int, int]:
+        """Bytes of the workspace and of the counters for up to `requests` requests; 0 where not needed.
+
+        A partial record for each row and cluster, a uint32 for each row; counters are padded to 16 bytes.
+        """
+        if not self.splits:
+            return 0, 0
+        kernel = self.variant.kernel
+        rows = requests * kv_heads * kernel.rows
+        clusters = self.clusters(kv_heads, device)
+        return rows * clusters * PartialRecord(kernel.head_dim).bytes, -(-4 * rows // 16) * 16
+
+
+def multiprocessors(device: torch.device) -> int:
+    """Multiprocessors of a CUDA device or MIG slice; elsewhere those of the devices this is planned for."""
+    if device.type != "cuda":
+        return MULTIPROCESSORS
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def deploy(
+    max_seq_len: int,
+    window: int | None = None,
+    num_splits: int | None = None,
+    variant: str | None = None,
+    pdl: bool = False,
+) -> Deployment:
+    """The deployment, by the named variant or the first that serves it. Raises ValueError if none does."""
+    try:
+        return _deploy(max_seq_len, window, num_splits, variant, pdl)
+    except TypeError:
+        # What cannot be a key is no number and no name either; the checks say which argument it is.
+        return _deploy.__wrapped__(max_seq_len, window, num_splits, variant, pdl)
+
+
+@functools.lru_cache(maxsize=1024, typed=True)
+def _deploy(max_seq_len, window, num_splits, variant, pdl) -> Deployment:
+    """Typed, because 64.0 and True are equal to numbers that are fine and are not fine themselves."""
+    check_context(max_seq_len, window)
+    require(
+        num_splits is None or is_whole(num_splits, 1, MAX_SPLITS),
+        f"num_splits must be None or an integer in 1..{MAX_SPLITS}, got {num_splits!r}",
+    )
+    require(isinstance(pdl, bool), f"pdl must be True or False, got {pdl!r}")
+    candidates = VARIANTS if variant is None else (variant_named(variant),)
+    for candidate in candidates:
+        if candidate.serves(max_seq_len, window):
+            return Deployment(max_seq_len, window, num_splits, pdl, candidate)
+    served = "; ".join(
+        f"{v.name}: max_seq_len <= {v.max_seq_len}, {'any window' if v.windows else 'no window'}"
+        for v in candidates
+    )
+    raise ValueError(f"no kernel here serves max_seq_len={max_seq_len}, window={window} ({served})")
+
+
+def check_context(max_seq_len: Any, window: Any) -> None:
+    """A longest context and a window, whoever serves them."""
+    require(is_whole(max_seq_len, 1), f"max_seq_len must be an integer >= 1, got {max_seq_len!r}")
+    require(window is None or is_whole(window, 1), f"window must be None or an integer >= 1, got {window!r}")
+
+
+def variant_named(name: Any) -> Variant:
+    """The variant of this name. Raises ValueError."""
+    for variant in VARIANTS:
+        if variant.name == name:
+            return variant
+    known = ", ".join(v.name for v in VARIANTS)
+    raise ValueError(f"variant must be one of {known}, got {name!r}")
+
+
+# ============================================================================================================
+# variants/planning.py
+#
+# What an engine asks before it serves: which kernel, how many splits, how much scratch memory.
+#
+# Contract
+#     Answers are the ones that calls with the same arguments act on. Nothing here needs a GPU; where the device
+#     decides, the one that is named or else the current one is asked, and where there is none, those that the
+#     kernels were made for. Everything raises ValueError for a deployment that no kernel here serves.
+# ============================================================================================================
+
+
+def split_kernel(max_seq_len: int, window: int | None = None) -> bool:
+    """Whether a deployment launches a kernel that can spread a request over several clusters."""
+    return bool(deploy(max_seq_len, window).variant.kernel.splits)
+
+
+def split_forms(max_seq_len: int, window: int | None = None) -> tuple[str, bool]:
+    """How a deployment's kernel merges, and whether it loops over the steps of a short request.
+
+    ("cluster", ...) if no request is ever spread over clusters, else ("workspace", ...).
+    """
+    deployment = deploy(max_seq_len, window)
+    return "workspace" if deployment.splits else "cluster", bool(deployment.variant.kernel.splits)
+
+
+def window_pages(window: int) -> int:
+    """The most pages from row 0's first visible key to a request's last, for a window of this many keys.
+
+    The T rows of a request see window + T - 1 keys together, which may begin in the last slot of a page.
+    """
+    require(window is not None, "window must be an integer >= 1, got None")
+    check_context(1, window)
+    kernel = VARIANTS[0].kernel
+    return most_window_pages(window, kernel.tokens, kernel.page_size)
+
+
+def default_splits(
+    kv_heads: int,
+    max_seq_len: int,
+    window: int | None = None,
+    variant: str | None = None,
+    multiprocessors: int = 132,
+    requests: int = 1,
+) -> int:
+    """How many clusters should share a long request; 1 where no request is ever split.
+
+    With `requests` 1 it is what a deployment has that does not say, whatever number of requests its calls
+    have, so bits do not depend on that. An engine that mostly serves more at a time asks for them, and gives
+    the answer as `num_splits` from then on. Chosen by a model of a launch's time (`variants.splits`).
+    """
+    deployment = deploy(max_seq_len, window, None, variant)
+    check_kv_heads(kv_heads)
+    require(is_whole(requests, 1), f"requests must be an integer >= 1, got {requests!r}")
+    require(is_whole(multiprocessors, 1), f"multiprocessors must be an integer >= 1, got {multiprocessors!r}")
+    return deployment.default_splits(requests, kv_heads, multiprocessors)
+
+
+def workspace_bytes(
+    requests: int,
+    kv_heads: int,
+    max_seq_len: int,
+    window: int | None = None,
+    num_splits: int | None = None,
+    variant: str | None = None,
+    device: torch.device | int | str | None = None,
+) -> int:
+    """Bytes of the workspace for up to `requests` requests on a device; 0 if the deployment needs none.
+
+    A partial record (m, l, o: FP32, padded) for each row of a request and KV head and each of the num_splits
+    clusters that work on it.
+    """
+    return _scratch_bytes(requests, kv_heads, deploy(max_seq_len, window, num_splits, variant), device)[0]
+
+
+def counters_bytes(
+    requests: int,
+    kv_heads: int,
+    max_seq_len: int,
+    window: int | None = None,
+    num_splits: int | None = None,
+    variant: str | None = None,
+    device: torch.device | int | str | None = None,
+) -> int:
+    """Bytes of the counters for up to `requests` requests: a uint32 a row, padded to 16. 0 if not needed."""
+    return _scratch_bytes(requests, kv_heads, deploy(max_seq_len, window, num_splits, variant), device)[1]
+
+
+def allocate_scratch(
+    requests: int,
+    *,
+    kv_heads: int,
+    max_seq_len: int,
+    window: int | None = None,
+    num_splits: int | None = None,
+    device: torch.device | int | str | None = None,
+    variant: str | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A workspace (uint8) and zeroed counters (int32) for calls of up to `requests` requests on a device.
+
+    device: the current CUDA device if not given. Calls that may run at the same time need scratch memory of
+    their own; others may share it. Counters have to be zero before a call, and a call leaves them so.
+    """
+    place = as_device(device)
+    deployment = deploy(max_seq_len, window, num_splits, variant)
+    workspace, counters = _scratch_bytes(requests, kv_heads, deployment, place)
+    return (
+        torch.empty(workspace, dtype=torch.uint8, device=place),
+        torch.zeros(counters // 4, dtype=torch.int32, device=place),
+    )
+
+
+def _scratch_bytes(requests, kv_heads, deployment: Deployment, device) -> tuple[int, int]:
+    require(is_whole(requests, 0), f"requests must be an integer >= 0, got {requests!r}")
+    check_kv_heads(kv_heads)
+    if device is None and not torch.cuda.is_available():
+        device = "cpu"
+    return deployment.scratch_bytes(requests, kv_heads, as_device(device))
+
+
+# ============================================================================================================
+# variants/compile.py
+#
+# Compiles kernels: from a form of a variant to machine code, with no GPU.
+#
+# Contract
+#     What comes out depends on the module, the form, the architecture and the version of CuTe DSL alone; the
+#     same input gives the same bytes.
+# ============================================================================================================
+
+
+# One at a time: CuTe DSL keeps what it is tracing in one place for all threads. All generated modules of a
+# process share the lock, so it lies with the package that needs it.
+COMPILING = vars(cutlass).setdefault("_stagewright_compiling", threading.Lock())
+
+
+@dataclass(frozen=True)
+class Image:
+    """A compiled kernel: a cubin for one architecture, and the name of the kernel in it."""
+
+    cubin: bytes
+    entry: str
+
+
+def compile_form(form: Form, arch: str, options: str = "") -> Any:
+    """What `cute.compile` returns for a form, whatever the machine. options: more of its options."""
+    variant = variant_named(form.variant)
+    require(variant.windows or not form.windowed, f"variant {variant.name!r} serves no window")
+    kernel = variant.kernel.form(pdl=form.pdl, windowed=form.windowed)
+    values = {
+        cute.Pointer: make_ptr(cutlass.Uint8, 16, cute.AddressSpace.gmem, assumed_align=16),
+        **{Int64: Int64(16), Int32: Int32(1), Float32: Float32(1.0)},
+        cuda.CUstream: make_fake_stream(),
+    }
+    signature = inspect.signature(inspect.unwrap(type(kernel).__call__))
+    arguments = [values[p.annotation] for p in signature.parameters.values() if p.name != "self"]
+    with COMPILING:
+        return cute.compile(kernel, *arguments, options=f"--gpu-arch {arch} {options}".strip())
+
+
+def compile_image(form: Form, arch: str) -> Image:
+    """The machine code of a form."""
+    with tempfile.TemporaryDirectory() as folder:
+        compiled = compile_form(form, arch, f"--keep-cubin --dump-dir {folder}")
+        (entry,) = compiled.kernel_info
+        return Image(compiled.artifacts.CUBIN, entry)
+
+
+# ============================================================================================================
+# variants/parameters.py
+#
+# The parameters of a kernel: names, order and types, as the signature of its device function gives them.
+#
+# Contract
+#     Skeletons keep one order: addresses, then integers (strides, columns, window), then FP32 numbers. What
+#     packs a call for the driver, what gives it to the emulator and what compiles it all take it from here.
+# ============================================================================================================
+
+
+ADDRESSES = ("q", "gate", "cache", "table", "lengths", "out", "workspace", "counters")
+"""Parameters that are addresses of a call's tensors; a kernel that does not split ends with `out`."""
+
+
+NUMBERS = ("scale_log2", "eps")
+"""Parameters that are numbers."""
+
+
+STRUCT_CODES = {Int64: "q", Int32: "i", Float32: "f"}
+"""How Python's struct calls the types of parameters, in the machine's own size, order and alignment."""
+
+
+@functools.cache
+def parameters(kernel_class: type[Any]) -> dict[str, str]:
+    """The struct code of each parameter of a kernel, by its name, in order."""
+    signature = inspect.signature(inspect.unwrap(kernel_class.kernel))
+    found = {p.name: STRUCT_CODES[p.annotation] for p in signature.parameters.values() if p.name != "self"}
+    kinds = "".join("a" if n in ADDRESSES else "n" if n in NUMBERS else "i" for n in found)
+    addresses = tuple(name for name in found if name in ADDRESSES)
+    if kinds != "".join(sorted(kinds, key="ain".index)) or addresses != ADDRESSES[: len(addresses)]:
+        raise TypeError(f"{kernel_class.__name__} takes {', '.join(found)}: addresses, integers, numbers")
+    return found
+
+
+# ============================================================================================================
+# variants/artefact.py
+#
+# Kernels that were compiled ahead of time: how they lie in a folder, and which of them may be run.
+#
+# Contract
+#     For each module and architecture a folder holds one manifest, JSON, and a cubin for each form of each
+#     variant. The manifest says what the kernels were made from and by what, and what each of them is. `read`
+#     gives machine code only if all of that is so for this module here and now, and the bytes are those that
+#     were written. The digests tell stale, foreign and damaged files apart from good ones; they are no
+#     protection against someone who wants to run other code.
+# ============================================================================================================
+
+
+FORMAT = 1
+"""Of manifests; a number larger than that of any other layout."""
+
+
+def manifest_name(arch: str) -> str:
+    """The manifest's file of this module for an architecture."""
+    return f"{NAME}.{arch}.json"
+
+
+def cubin_name(form: Form, arch: str, sha256: str) -> str:
+    """The file of a form's machine code; other code has another name, so a manifest never points to it."""
+    return f"{NAME}.{form}.{arch}.{sha256[:16]}.cubin"
+
+
+def origin(arch: str) -> dict[str, Any]:
+    """What a manifest says of where its kernels come from."""
+    return {
+        **{"format": FORMAT, "module": NAME, "digest": DIGEST},
+        **{"arch": arch, "cute_dsl": cutlass.__version__},
+    }
+
+
+def description(form: Form) -> dict[str, Any]:
+    """What a manifest says of a kernel besides its bytes: the launch, and the types of its parameters."""
+    kernel = variant_named(form.variant).kernel
+    return {
+        **form._asdict(),
+        "cluster": kernel.cluster,
+        "threads": 32 * kernel.warps,
+        "shared_bytes": kernel.shared_bytes,
+        "parameters": parameters(type(kernel)),
+    }
+
+
+def record(form: Form, image: Image) -> dict[str, Any]:
+    """A manifest's entry for a kernel."""
+    identity = {"entry": image.entry, "bytes": len(image.cubin)}
+    return {**description(form), **identity, "sha256": hashlib.sha256(image.cubin).hexdigest()}
+
+
+def read(folder: Any, form: Form, arch: str) -> Image:
+    """The machine code of a form for an architecture. Raises ValueError where there is none to be run."""
+    path = Path(folder) / manifest_name(arch)
+    again = f"export the kernels for {arch} again"
+    manifest = _manifest(path, again)
+    for name, needed in origin(arch).items():
+        got = manifest.get(name)
+        require(got == needed, f"from_dir: {path} has {name} {got!r}, this module needs {needed!r}; {again}")
+    kernels = {
+        (k.get("variant"), k.get("pdl"), k.get("windowed")): k
+        for k in manifest.get("kernels", ())
+        if isinstance(k, dict)
+    }
+    require(form in kernels, f"from_dir: {path} has no kernel {form}; {again}")
+    found = kernels[form]
+    for name, needed in description(form).items():
+        got = found.get(name)
+        require(got == needed, f"from_dir: {path}: kernel {form} has {name} {got!r}, not {needed!r}; {again}")
+    sha256, entry = str(found.get("sha256")), str(found.get("entry"))
+    # It becomes a part of a path.
+    require(
+        re.fullmatch("[0-9a-f]{64}", sha256) is not None,
+        f"from_dir: {path} is damaged: kernel {form} has sha256 {sha256!r}; {again}",
+    )
+    file = path.with_name(cubin_name(form, arch, sha256))
+    try:
+        cubin = file.read_bytes()
+    except OSError as error:
+        raise ValueError(f"from_dir: {file} cannot be read: {error.strerror}; {again}") from error
+    held = hashlib.sha256(cubin).hexdigest()
+    require(held == sha256, f"from_dir: {file} is damaged: SHA-256 {held}, written was {sha256}; {again}")
+    require(entry.encode() in cubin, f"from_dir: {file} has no kernel {entry!r}; {again}")
+    return Image(cubin, entry)
+
+
+def _manifest(path: Path, again: str) -> dict[str, Any]:
+    try:
+        manifest = json.loads(path.read_bytes())
+    except OSError as error:
+        raise ValueError(f"from_dir: {path} cannot be read: {error.strerror}; {again}") from error
+    except ValueError as error:
+        raise ValueError(f"from_dir: {path} is damaged: {error}; {again}") from error
+    require(isinstance(manifest, dict), f"from_dir: {path} is damaged: no JSON object; {again}")
+    return manifest
+
+
+# ============================================================================================================
+# variants/atomic.py
+#
+# Writes files in one step.
+# ============================================================================================================
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file so that others see the old content or the new, and no part of it. Raises OSError."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    try:
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+
+
+# ============================================================================================================
+# variants/export.py
+#
+# Compiles all kernels of a module ahead of time, into a folder that `prepare` loads them from.
+#
+# Contract
+#     Needs no GPU. A folder is right at every moment: cubins are named by their content, and the manifest, in
+#     which the kernels are found, is written last and in one step.
+# ============================================================================================================
+
+
+def export_kernels(
+    folder: Any, *, arch: str, progress: Callable[[Path], None] = lambda path: None
+) -> list[Path]:
+    """Compile every form of every variant, then write the manifest; returns the files.
+
+    folder: made if it does not exist; it may hold other modules' kernels and those for other architectures.
+    Cubins of this module and architecture that are out of date are removed. arch: such as "sm_90a".
+    progress: called with each file once it is written. Raises ValueError for what is no architecture, and
+    OSError.
+    """
+    require(
+        isinstance(arch, str) and re.fullmatch(r"sm_\d+[af]?", arch) is not None,
+        f'arch must name an architecture such as "sm_90a", got {arch!r}',
+    )
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    records, files = [], []
+    for form in (form for variant in VARIANTS for form in variant.forms):
+        image = compile_image(form, arch)
+        records.append(record(form, image))
+        files.append(folder / cubin_name(form, arch, records[-1]["sha256"]))
+        write_whole(files[-1], image.cubin)
+        progress(files[-1])
+    manifest = folder / manifest_name(arch)
+    text = json.dumps({**origin(arch), "kernels": records}, indent=1)
+    write_whole(manifest, f"{text}\n".encode())
+    for old in set(folder.glob(f"{NAME}.*.{arch}.*.cubin")) - set(files):
+        old.unlink(missing_ok=True)
+    progress(manifest)
+    return [*files, manifest]
+
+
+# ============================================================================================================
+# variants/launch.py
+#
+# Loads compiled kernels and launches them through the CUDA driver.
+#
+# Contract
+#     A `LoadedKernel` is bound to one device. Making one checks all that could make a launch fail later: that
+#     the machine code is what the skeleton says, and that the device can hold a cluster. A launch is one call
+#     of the driver: it neither allocates, nor synchronises, nor changes the current device, and may be called
+#     from any thread and inside a graph capture, where it becomes one kernel node.
+# ============================================================================================================
+
+
+PORTABLE_CLUSTER = 8
+"""CTAs of a cluster that every device allows (CUDA C++ Programming Guide, thread block clusters)."""
+
+
+class LoadedKernel:
+    """A kernel on a device, ready to be launched.
+
+    kernel: the form that was compiled. image: its machine code. device: a CUDA device's index. Raises
+    RuntimeError for what the driver refuses, and ValueError where the device cannot hold a cluster.
+    """
+
+    def __init__(self, kernel: Any, image: Image, device: int) -> None:
+        codes = parameters(type(kernel))
+        self._packing = struct.Struct("".join(codes.values()))
+        self._context = int(_checked(cuda.cuDevicePrimaryCtxRetain(_checked(cuda.cuDeviceGet(device)))))
+        self._own = ThreadMemory(self._packing, kernel)
+        with self._current():
+            # Never unloaded: graphs may hold the kernel as long as the process lives.
+            module = _checked(cuda.cuModuleLoadData(image.cubin))
+            self._function = _checked(cuda.cuModuleGetFunction(module, image.entry.encode()))
+            attributes = cuda.CUfunction_attribute
+            for attribute, value in (
+                (attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, kernel.shared_bytes),
+                (
+                    attributes.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED,
+                    int(kernel.cluster > PORTABLE_CLUSTER),
+                ),
+            ):
+                _checked(cuda.cuFuncSetAttribute(self._function, attribute, value))
+            self._check_parameters(codes)
+            self._check_residency(kernel, device)
+
+    def launch(self, values: Sequence[int | float], grid: tuple[int, int, int], stream: int) -> None:
+        """Launch with the kernel's parameters, in order, over a grid of CTAs, on a stream of the device."""
+        own = self._own
+        self._packing.pack_into(own.memory, 0, *values)
+        config = own.config
+        config.gridDimX, config.gridDimY, config.gridDimZ = grid
+        config.hStream = stream
+        _, current = cuda.cuCtxGetCurrent()
+        if int(current) == self._context:
+            result = cuda.cuLaunchKernelEx(config, self._function, own.pointers, 0)
+        else:
+            with self._current():
+                result = cuda.cuLaunchKernelEx(config, self._function, own.pointers, 0)
+        if result[0]:
+            _checked(result)
+
+    @contextlib.contextmanager
+    def _current(self) -> Iterator[None]:
+        """Make the device's context the thread's current one for a while: it may have another, or none."""
+        _checked(cuda.cuCtxPushCurrent(self._context))
+        try:
+            yield
+        finally:
+            _checked(cuda.cuCtxPopCurrent())
+
+    def _check_parameters(self, codes: dict[str, str]) -> None:
+        """The machine code takes what `launch` packs, at the same offsets."""
+        packed = [(offset, struct.calcsize(code)) for offset, code in offsets(codes)]
+        found = []
+        while len(found) <= len(packed):
+            error, offset, size = cuda.cuFuncGetParamInfo(self._function, len(found))
+            if error:
+                break
+            found.append((offset, size))
+        if found != packed:
+            raise RuntimeError(f"the kernel's parameters lie at {found} (offset, size), not at {packed}")
+
+    def _check_residency(self, kernel: Any, device: int) -> None:
+        """The device, or the MIG slice, can hold a cluster at all."""
+        config = self._own.config
+        config.gridDimX, config.gridDimY, config.gridDimZ = kernel.cluster, 1, 1
+        error, clusters = cuda.cuOccupancyMaxActiveClusters(self._function, config)
+        if error != cuda.CUresult.CUDA_ERROR_INVALID_CLUSTER_SIZE:
+            _checked((error,))
+        smaller = ", ".join(v.name for v in VARIANTS if v.kernel.cluster < kernel.cluster)
+        way_out = f"variant {smaller}" if smaller else "a variant with smaller clusters, made in the spec"
+        name = _checked(cuda.cuDeviceGetName(128, _checked(cuda.cuDeviceGet(device))))
+        require(
+            not error and clusters > 0,
+            f"device cuda:{device} ({name.rstrip(bytes(1)).decode()}) cannot hold a cluster of "
+            f"{kernel.cluster} CTAs with {kernel.shared_bytes} bytes of shared memory each, which kernel "
+            f"{kernel.name} launches: it needs {way_out}, or another device",
+        )
+
+
+class ThreadMemory(threading.local):
+    """What a thread writes its launches of one kernel to, and the driver reads before a launch returns.
+
+    memory: the parameters. pointers: the address of an array with the address of each. config: the launch's.
+    """
+
+    def __init__(self, packing: struct.Struct, kernel: Any) -> None:
+        self.memory = ctypes.create_string_buffer(packing.size)
+        start = ctypes.addressof(self.memory)
+        addresses = [start + offset for offset, _ in offsets(parameters(type(kernel)))]
+        self._pointers = (ctypes.c_void_p * len(addresses))(*addresses)
+        self.pointers = ctypes.addressof(self._pointers)
+        self.config = launch_config(kernel)
+
+
+def launch_config(kernel: Any) -> Any:
+    """The launch of a kernel form, but for its grid and stream."""
+    cluster = cuda.CUlaunchAttribute()
+    cluster.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+    dimensions = cluster.value.clusterDim
+    dimensions.x, dimensions.y, dimensions.z = kernel.cluster, 1, 1
+    attributes = [cluster]
+    if kernel.pdl:
+        dependent = cuda.CUlaunchAttribute()
+        dependent.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        dependent.value.programmaticStreamSerializationAllowed = 1
+        attributes.append(dependent)
+    config = cuda.CUlaunchConfig()
+    config.blockDimX, config.blockDimY, config.blockDimZ = 32 * kernel.warps, 1, 1
+    config.sharedMemBytes = kernel.shared_bytes
+    config.attrs, config.numAttrs = attributes, len(attributes)
+    return config
+
+
+def offsets(codes: dict[str, str]) -> list[tuple[int, str]]:
+    """The offset of each packed parameter in bytes, with its struct code."""
+    found, before = [], ""
+    for code in codes.values():
+        # No items of a type take no room but its alignment.
+        found.append((struct.calcsize(f"{before}0{code}"), code))
+        before += code
+    return found
+
+
+def _checked(result: tuple[Any, ...]) -> Any:
+    """What a call of the driver returned. Raises RuntimeError if it failed."""
+    error, *values = result
+    if error:
+        _, name = cuda.cuGetErrorName(error)
+        _, text = cuda.cuGetErrorString(error)
+        raise RuntimeError(f"the CUDA driver refused: {name.decode()}: {text.decode()}")
+    return values[0] if values else None
+
+
+# ============================================================================================================
+# variants/kernels.py
+#
+# The kernels of this process: each is compiled once and loaded once a device.
+#
+# Contract
+#     The cache of images has a key of everything that machine code depends on and that can differ within a
+#     process: form and architecture. Loaded kernels are the device's besides. Any thread may ask for any
+#     kernel: those who ask for the same one wait for the first, the others do not.
+# ============================================================================================================
+
+
+class Once:
+    """Values that are made once for each key, whoever asks first."""
+
+    def __init__(self) -> None:
+        self.values: dict[Any, Any] = {}
+        self._locks: dict[Any, threading.Lock] = {}
+        self._guard = threading.Lock()
+
+    def get(self, key: Any, make: Callable[[], Any]) -> Any:
+        """The key's value. What `make` raises is raised, and the next who asks tries again."""
+        with self._guard:
+            lock = self._locks.setdefault(key, threading.Lock())
+        with lock:
+            if key not in self.values:
+                self.values[key] = make()
+            return self.values[key]
+
+
+IMAGES = Once()
+"""Compiled here, by form and architecture."""
+
+
+LOADED = Once()
+"""Kernels by form and device index."""
+
+
+def loaded_kernel(form: Form, device: int, folder: Any = None) -> LoadedKernel:
+    """The kernel on a device: the one that is loaded already, or it is loaded now.
+
+    folder: of kernels compiled ahead of time, instead of compiling one. Raises RuntimeError in a capture.
+    """
+    found = LOADED.values.get((form, device))
+    if found is not None:
+        return found
+    with torch.cuda.device(device):
+        if torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(
+                f"kernel {form} is not loaded on cuda:{device}, and a graph capture is no time to do it: "
+                "call prepare() first, before the capture begins"
+            )
+
+    def load() -> LoadedKernel:
+        kernel = variant_named(form.variant).kernel.form(pdl=form.pdl, windowed=form.windowed)
+        return LoadedKernel(kernel, image(form, device_arch(device), folder), device)
+
+    return LOADED.get((form, device), load)
+
+
+def image(form: Form, arch: str, folder: Any = None) -> Image:
+    """A form's machine code: from a folder of compiled kernels, or compiled here."""
+    if folder is not None:
+        return read(folder, form, arch)
+    return IMAGES.get((form, arch), lambda: compile_image(form, arch))
+
+
+def device_arch(device: int) -> str:
+    """The architecture that a device's kernels are compiled for."""
+    major, minor = torch.cuda.get_device_capability(device)
+    require(
+        (major, minor) >= (9, 0),
+        f"the device must have compute capability 9.0 or later, cuda:{device} has {major}.{minor}",
+    )
+    return f"sm_{major}{minor}a"
+
+
+# ============================================================================================================
+# variants/call.py
+#
+# A checked call: from the arguments of an engine to the parameters of a kernel.
+#
+# Contract
+#     Everything about the arguments that can be checked without a synchronisation is checked here, on whatever
+#     device the tensors are. Nothing is launched and nothing is allocated.
+#
+#     Serving repeats itself: all layers of a step, and most steps, differ in the addresses of their tensors
+#     alone. So what depends on types, devices, shapes and strides is worked out once for each combination of
+#     them (`lay_out`), and a call is left with its addresses and numbers.
+# ============================================================================================================
+
+
+ALIGNMENTS = {
+    **{"q": 16, "gate": 16, "kv_cache": 16, "block_table": 4, "seq_lens": 4, "out": 16},
+    **{"workspace": 16, "counters": 16},
+}
+"""Of a call's tensors, by their names as arguments, in the order of the kernel's parameters: bytes."""
+
+
+SCRATCH = {"workspace": torch.uint8, "counters": torch.int32}
+"""Types of the scratch memory."""
+
+
+MAX_WINDOW = 1 << 30
+"""A window that holds every key of a request; differences of key numbers stay within 32 bits."""
+
+
+LOG2_E = math.log2(math.e)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What calls have in common whose tensors differ in their addresses only.
+
+    requests: R. grid: in CTAs. integers: the kernel's, in its order: strides in bytes, columns of the table,
+    window. scratch_bytes: that the call uses of the workspace and of the counters.
+    """
+
+    requests: int
+    grid: tuple[int, int, int]
+    integers: tuple[int, ...]
+    scratch_bytes: tuple[int, int]
+
+
+class Call(NamedTuple):
+    """What one launch is given.
+
+    tensors: in the order of the kernel's parameters, workspace and counters only where the kernel has them.
+    values: of all parameters, in order (`variants.parameters`): addresses, integers, scale * log2(e) and eps.
+    """
+
+    tensors: tuple[torch.Tensor, ...]
+    values: tuple[int | float, ...]
+    layout: Layout
+
+    @property
+    def scalars(self) -> tuple[int | float, ...]:
+        """The parameters that are no addresses."""
+        return self.values[len(self.tensors) :]
+
+
+def bind(
+    deployment: Deployment,
+    q: torch.Tensor,
+    gate: torch.Tensor,
+    kv_cache: torch.Tensor,
+    block_table: torch.Tensor,
+    seq_lens: torch.Tensor,
+    out: torch.Tensor,
+    workspace: torch.Tensor | None,
+    counters: torch.Tensor | None,
+    scale: float,
+    eps: float,
+) -> Call:
+    """Check the arguments of a call, as the entry point documents them.
+
+    Raises TypeError for what is no tensor, and ValueError for what cannot be served.
+    """
+    tensors = (q, gate, kv_cache, block_table, seq_lens, out)
+    if deployment.splits:
+        tensors = (*tensors, workspace, counters)
+    try:
+        layout = lay_out(deployment, *[(t.dtype, t.device, t.shape, t.stride()) for t in tensors])
+    except AttributeError:
+        refuse(deployment, tensors)
+        raise
+    if deployment.variant.kernel.splits and not deployment.splits:
+        # The scratch memory is not touched: any address will do.
+        tensors = (*tensors, out, out)
+    addresses = [tensor.data_ptr() for tensor in tensors]
+    bits = 0
+    for address in addresses:
+        bits |= address
+    if bits % 16:
+        for (name, alignment), address in zip(ALIGNMENTS.items(), addresses, strict=False):
+            check_address(name, address, alignment)
+    values = (*addresses, *layout.integers, fp32("scale", scale) * LOG2_E, fp32("eps", eps, least=0.0))
+    return Call(tensors, values, layout)
+
+
+def refuse(deployment: Deployment, tensors: tuple[Any, ...]) -> None:
+    """Say which argument is no tensor, or which scratch memory is needed."""
+    for name, value in zip(ALIGNMENTS, tensors, strict=False):
+        if not isinstance(value, torch.Tensor) and not (value is None and name in SCRATCH):
+            raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
+    lay_out(deployment, *[None if t is None else (t.dtype, t.device, t.shape, t.stride()) for t in tensors])
+
+
+@functools.lru_cache(maxsize=4096)
+def lay_out(deployment: Deployment, *given: tuple[Any, ...] | None) -> Layout:
+    """Check all that does not depend on addresses, and work out the launch.
+
+    given: the fields of `TensorFacts` of the tensors that every call has, and where requests are split of the
+    scratch memory.
+    """
+    known = {
+        name: None if one is None else TensorFacts(*one) for name, one in zip(ALIGNMENTS, given, strict=False)
+    }
+    device = known["q"].device
+    for name, one in known.items():
+        require(
+            one is None or one.device == device,
+            f"{name} must be on q's device {device}, got one on {one and one.device}",
+        )
+    kernel = deployment.variant.kernel
+    kv_heads, page_stride, head_stride = check_cache(known["kv_cache"], kernel)
+    requests = check_lengths(known["seq_lens"])
+    strides = {
+        name: 2 * check_rows(name, known[name], kernel, requests, kv_heads) for name in ("q", "gate", "out")
+    }
+    columns, table_stride = check_table(known["block_table"], kernel, requests, deployment.max_seq_len)
+    width = kv_heads * kernel.heads_per_kv * kernel.head_dim
+    require(
+        requests == 0 or strides["out"] >= 2 * width,
+        f"out must not overlap itself: its token stride must be >= {width}, got {strides['out'] // 2}",
+    )
+    clusters = deployment.clusters(kv_heads, device)
+    sizes = deployment.scratch_bytes(requests, kv_heads, device)
+    if deployment.splits:
+        launch = f"R={requests}, H={kv_heads}, num_splits={clusters}"
+        for (name, dtype), size in zip(SCRATCH.items(), sizes, strict=True):
+            check_scratch(name, known[name], dtype, size, launch)
+    integers = {
+        **{f"{name}_stride": stride for name, stride in strides.items()},
+        "page_stride": 2 * page_stride,
+        "head_stride": 2 * head_stride,
+        "table_stride": 4 * table_stride,
+        "columns": columns,
+        "num_splits": clusters,
+        "window": min(deployment.window or MAX_WINDOW, MAX_WINDOW),
+    }
+    extent = (requests, kv_heads, clusters) if kernel.splits else (requests, kv_heads)
+    return Layout(
+        requests=requests,
+        grid=tuple(kernel.grid(*extent)),
+        integers=tuple(integers[name] for name in parameters(type(kernel)) if name in integers),
+        scratch_bytes=sizes,
+    )
+
+
+# ============================================================================================================
+# variants/contents.py
+#
+# Checks of what tensors hold: for debugging, because they wait for the device.
+#
+# Contract
+#     `check_contents` looks at what a kernel would read, and at nothing else: entries of the block table that
+#     are not live may hold anything. It waits until the tensors are written, so it cannot run in a capture.
+# ============================================================================================================
+
+
+def check_contents(
+    kernel: Any,
+    max_seq_len: int,
+    window: int | None,
+    pages: int,
+    block_table: torch.Tensor,
+    seq_lens: torch.Tensor,
+    counters: torch.Tensor,
+) -> None:
+    """Lengths are in 0..max_seq_len, live entries of the table are pages of the cache, counters are zero.
+
+    pages: of the cache. counters: those that the call uses. Raises ValueError with the first that is wrong.
+    """
+    table = block_table.cpu()
+    for request, length in enumerate(seq_lens.tolist()):
+        require(
+            0 <= length <= max_seq_len,
+            f"seq_lens[{request}] must be in 0..{max_seq_len} (max_seq_len), got {length}",
+        )
+        first_key = 0 if window is None else max(0, length - kernel.tokens - window + 1)
+        first, end = first_key // kernel.page_size, -(-length // kernel.page_size)
+        live = table[request, first:end]
+        wrong = ((live < 0) | (live >= pages)).nonzero()
+        if len(wrong):
+            column = first + int(wrong[0])
+            raise ValueError(
+                f"block_table[{request}, {column}] must be a page of kv_cache, in 0..{pages - 1}, got "
+                f"{int(table[request, column])}; it is live: seq_lens[{request}] is {length}"
+            )
+    dirty = counters.nonzero()
+    if len(dirty):
+        row = int(dirty[0])
+        raise ValueError(
+            f"counters must be zero before a call, got counters[{row}] = {int(counters[row])}: another call "
+            "is using them, or one was aborted"
+        )
+
+
+# ============================================================================================================
+# variants/operator.py
+#
+# The operator: one call, from arguments to launch, as PyTorch's dispatcher knows it.
+#
+# Contract
+#     `enqueue` checks the arguments, finds the kernel and launches it. OPERATOR is the same as an operator of
+#     `torch.library` that declares what it writes: out, workspace and counters. torch.compile and other
+#     tracers record it as one opaque step in its order. It has no derivative.
+# ============================================================================================================
+
+
+PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter, type(None)})
+"""Types of arguments that no subclass's own dispatch is waiting for."""
+
+
+def enqueue(
+    q: torch.Tensor,
+    gate: torch.Tensor,
+    kv_cache: torch.Tensor,
+    block_table: torch.Tensor,
+    seq_lens: torch.Tensor,
+    out: torch.Tensor,
+    workspace: torch.Tensor | None,
+    counters: torch.Tensor | None,
+    max_seq_len: int,
+    scale: float,
+    eps: float,
+    window: int | None,
+    num_splits: int | None,
+    pdl: bool,
+    variant: str | None,
+    validate: bool,
+) -> None:
+    """Check a call and launch it on the current stream of q's device; arguments as of the entry point."""
+    deployment = deploy(max_seq_len, window, num_splits, variant, pdl)
+    tensors = (q, gate, kv_cache, block_table, seq_lens, out, workspace, counters)
+    call = bind(deployment, *tensors, scale, eps)
+    require(q.is_cuda, f"q must be a CUDA tensor, got one on {q.device}")
+    layout = call.layout
+    if layout.requests == 0:
+        return
+    device = q.get_device()
+    if validate:
+        used = counters.flatten()[: layout.scratch_bytes[1] // 4] if deployment.splits else seq_lens[:0]
+        _validate(deployment, device, kv_cache.shape[0], block_table, seq_lens, used)
+    kernel = loaded_kernel(deployment.form, device)
+    kernel.launch(call.values, layout.grid, torch._C._cuda_getCurrentRawStream(device))
+
+
+def _validate(deployment, device, pages, block_table, seq_lens, counters) -> None:
+    with torch.cuda.device(device):
+        require(
+            not torch.cuda.is_current_stream_capturing(),
+            "validate must be False in a graph capture: it waits for the device",
+        )
+        kernel = deployment.variant.kernel
+        deployed = kernel, deployment.max_seq_len, deployment.window
+        check_contents(*deployed, pages, block_table, seq_lens, counters)
+
+
+def dispatched(tensors: tuple[Any, ...]) -> bool:
+    """Whether a call has to be the dispatcher's, because somebody there records or replaces operators.
+
+    That is torch.compile, a dispatch mode such as a tracer's, or a tensor with a dispatch of its own. For
+    everyone else the dispatcher would only add its time.
+    """
+    if torch.compiler.is_compiling():
+        return True
+    if PLAIN_TYPES.issuperset(map(type, tensors)):
+        return bool(torch._C._len_torch_dispatch_stack())
+    return all(tensor is None or isinstance(tensor, torch.Tensor) for tensor in tensors)
+
+
+def register(namespace: str, name: str) -> Any:
+    """The operator `namespace::name`, registered unless a module of the same content has done it."""
+    found = getattr(getattr(torch.ops, namespace), name, None)
+    if found is None:
+        written = ("out", "workspace", "counters")
+        operator = torch.library.custom_op(f"{namespace}::{name}", enqueue, mutates_args=written)
+        # It returns nothing, and what it writes has its shape already.
+        operator.register_fake(lambda *arguments, **keywords: None)
+        found = getattr(getattr(torch.ops, namespace), name)
+    return found.default
+
+
+OPERATOR = register("stagewright", f"{NAME}_{DIGEST[:16]}")
+"""Named by its content: what a compiled graph refers to never becomes another kernel."""
+
+
+# ============================================================================================================
 # variants/host.py
 #
-# The host side of a generated module: pick a variant, check the arguments, compile once, launch.
+# The entry points of a generated module: the call, and what is done before the first one.
 #
 # Contract
 #     `attn2` is what an engine calls. Everything that can be checked without a synchronisation is checked
@@ -2807,25 +3860,6 @@ VARIANTS = (
 #     The launch shape depends on the number of requests and the deployment alone, so a captured CUDA graph
 #     serves every step: lengths, block table and cache contents are read by the kernel.
 # ============================================================================================================
-
-
-POINTERS = (
-    *((cutlass.BFloat16, 16) for _ in ("q", "gate", "kv_cache")),
-    *((Int32, 4) for _ in ("block_table", "seq_lens")),
-    (cutlass.BFloat16, 16),
-    *((cutlass.Uint8, 16), (Int32, 4)),
-)
-"""Element type and alignment in bytes of a call's tensors: out is the sixth, scratch memory follows."""
-
-
-MAX_SPLITS = 128
-"""z slices of a launch that the kernels were shown to work with."""
-
-
-_prepared: dict[tuple[str, bool, bool, int], Any] = {}
-
-
-_prepare_lock = threading.Lock()
 
 
 def attn2(
@@ -2845,6 +3879,7 @@ def attn2(
     out: torch.Tensor | None = None,
     pdl: bool = False,
     variant: str | None = None,
+    validate: bool = False,
 ) -> torch.Tensor:
     """Paged decode attention of a verify step, finished by the variant's epilogue.
 
@@ -2859,44 +3894,27 @@ def attn2(
     block_table: [R, at least ceil(max_seq_len / page_size)], int32. Entries past a request's live pages
         may hold anything.
     seq_lens: [R], int32, verified tokens included. Of a length above max_seq_len not all keys are attended.
-    max_seq_len, window: the deployment, not the step: they pick the variant.
+    max_seq_len, window: the deployment, not the step, in cache entries: they pick the variant.
     scale: softmax scale. eps: added to the mean square inside the root of the norm; below 2**-126 it is 0.
-    num_splits, workspace, counters: for variants that split a request over several clusters; others
+    num_splits, workspace, counters: for deployments that split a request over several clusters; others
         ignore them.
     out: where to write, shaped as q may be; allocated like q if not given.
     pdl: launch with programmatic dependent launch: the kernel waits before it reads anything, and lets the
         next one start at once, which must wait before it reads out or overwrites what this one reads.
     variant: a variant's name, instead of the first that serves the deployment.
+    validate: for debugging, wait for the device and check what the tensors hold: lengths, live entries of
+        the table, counters.
 
-    Returns out. Raises TypeError or ValueError for an argument that cannot be served, and RuntimeError for
-    a first call inside a graph capture (call `prepare` before).
+    Runs on the current stream of q's device, whichever device is current. Returns out; there is no gradient.
+    Raises TypeError or ValueError for an argument that cannot be served, and RuntimeError for a first call
+    inside a graph capture (call `prepare` before).
     """
-    chosen = _choose(max_seq_len, window, variant)
-    never_splits = chosen.never_splits(max_seq_len, window)
-    call = bind(
-        *(chosen.kernel, q, gate, kv_cache, block_table, seq_lens, out),
-        max_seq_len=max_seq_len,
-        scale=scale,
-        eps=eps,
-        window=window,
-        splits=None if never_splits else lambda heads: _splits(num_splits, chosen, heads, q.device),
-        scratch=(workspace, counters),
-    )
-    require(q.is_cuda, f"q must be a CUDA tensor, got one on {q.device}")
-    if call.requests == 0:
-        return call.out
-
-    executor = _executor(chosen, pdl, window is not None, q.device)
-    with torch.cuda.device(q.device):
-        executor(
-            *_pointers([tensor.data_ptr() for tensor in call.tensors]),
-            *(Int64(stride) for stride in call.strides),
-            *(Int32(number) for number in call.integers),
-            *(Float32(number) for number in call.numbers),
-            *(Int32(size) for size in call.extent),
-            cuda.CUstream(torch.cuda.current_stream().cuda_stream),
-        )
-    return call.out
+    if out is None and isinstance(q, torch.Tensor):
+        out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    tensors = (q, gate, kv_cache, block_table, seq_lens, out, workspace, counters)
+    call = OPERATOR if dispatched(tensors) else enqueue
+    call(*tensors, max_seq_len, scale, eps, window, num_splits, pdl, variant, validate)
+    return out
 
 
 def prepare(
@@ -2908,22 +3926,26 @@ def prepare(
     pdl: bool = False,
     device: torch.device | int | str | None = None,
     variant: str | None = None,
+    from_dir: Any = None,
 ) -> None:
     """Compile and load the kernel that a deployment launches, so that a first call can be captured.
 
     kv_heads: the rank's KV heads H. max_seq_len, window, num_splits, pdl, variant: as in `attn2`.
-    device: a CUDA device; the current one if not given. Quick if it has been done before.
+    device: a CUDA device; the current one if not given. from_dir: a folder that `export_kernels` wrote:
+    the kernel is read from there and nothing is compiled.
+
+    Quick if the kernel is loaded already, which it then stays. May be called from several threads at once,
+    and in no graph capture. Raises ValueError for what no call could serve, for a device that cannot hold a
+    cluster of the kernel's, and for kernels in from_dir that are missing, damaged or not this module's, this
+    device's and this compiler's; RuntimeError in a capture.
     """
-    require(
-        isinstance(kv_heads, int) and not isinstance(kv_heads, bool) and 1 <= kv_heads <= MAX_KV_HEADS,
-        f"kv_heads must be an integer in 1..{MAX_KV_HEADS}, got {kv_heads!r}",
-    )
-    chosen = _choose(max_seq_len, window, variant)
-    _check_splits(num_splits)
+    check_kv_heads(kv_heads)
+    deployment = deploy(max_seq_len, window, num_splits, variant, pdl)
     require(torch.cuda.is_available(), "prepare needs a CUDA device, and this machine has none")
-    place = torch.device("cuda" if device is None else device)
+    place = as_device(device)
     require(place.type == "cuda", f"device must be a CUDA device, got {place}")
-    _executor(chosen, pdl, window is not None, place)
+    index = torch.cuda.current_device() if place.index is None else place.index
+    loaded_kernel(deployment.form, index, from_dir)
 
 
 def compile_attn2(
@@ -2937,215 +3959,14 @@ def compile_attn2(
     """Compile one variant for an architecture; needs no GPU where `arch` is named.
 
     variant: a variant's name; the module's first if not given. windowed: the form for deployments with a
-    window. arch: for example "sm_90a"; the current
-    CUDA device's if not given. options: more options for `cute.compile`, such as "--keep-ptx".
-    Returns what `cute.compile` returns.
+    window. arch: for example "sm_90a"; the current CUDA device's if not given. options: more options for
+    `cute.compile`, such as "--keep-ptx". Returns what `cute.compile` returns. Raises ValueError.
     """
-    chosen = _named(variant) if variant is not None else VARIANTS[0]
     if arch is None:
         require(
             torch.cuda.is_available(),
             'arch must be named on a machine with no CUDA device, for example arch="sm_90a"',
         )
-        arch = _device_arch(torch.device("cuda", torch.cuda.current_device()))
-    require(chosen.windows or not windowed, f"variant {chosen.name!r} serves no window")
-    kernel = chosen.kernel.form(pdl=pdl, windowed=windowed)
-    integers, sizes, pointers = (2, 3, 8) if kernel.splits else (1, 2, 6)
-    return cute.compile(
-        kernel,
-        *_pointers([16] * pointers),
-        *(Int64(16) for _ in range(6)),
-        *(Int32(1) for _ in range(integers)),
-        *(Float32(1.0) for _ in range(2)),
-        *(Int32(1) for _ in range(sizes)),
-        make_fake_stream(),
-        options=f"--gpu-arch {arch} {options}".strip(),
-    )
-
-
-def split_kernel(max_seq_len: int, window: int | None = None) -> bool:
-    """Whether a deployment launches a kernel that can spread a request over several clusters."""
-    return bool(_choose(max_seq_len, window, None).kernel.splits)
-
-
-def split_forms(max_seq_len: int, window: int | None = None) -> tuple[str, bool]:
-    """How a deployment's kernel merges, and whether it loops over the steps of a short request.
-
-    ("cluster", ...) if no request is ever spread over clusters, else ("workspace", ...).
-    """
-    chosen = _choose(max_seq_len, window, None)
-    merges = "cluster" if chosen.never_splits(max_seq_len, window) else "workspace"
-    return merges, bool(chosen.kernel.splits)
-
-
-def window_pages(window: int) -> int:
-    """The most pages from row 0's first visible key to a request's last, for a window of this many keys."""
-    _check_deployment(1, window)
-    kernel = VARIANTS[0].kernel
-    return most_window_pages(window, kernel.tokens, kernel.page_size)
-
-
-def default_splits(
-    kv_heads: int,
-    max_seq_len: int,
-    window: int | None = None,
-    variant: str | None = None,
-    multiprocessors: int = 132,
-) -> int:
-    """z slices of a deployment's launch where it does not say.
-
-    Enough for one request to put two CTAs on each multiprocessor; one where no request is ever split. It does
-    not depend on the number of requests, so neither do the bits.
-    """
-    chosen = _choose(max_seq_len, window, variant)
-    if chosen.never_splits(max_seq_len, window):
-        return 1
-    return _enough_splits(chosen.kernel, kv_heads, multiprocessors)
-
-
-def workspace_bytes(
-    requests: int,
-    kv_heads: int,
-    max_seq_len: int,
-    window: int | None = None,
-    num_splits: int | None = None,
-    variant: str | None = None,
-) -> int:
-    """Bytes of the workspace for up to `requests` requests: a record a row and cluster. 0 if not needed."""
-    return _scratch_bytes(requests, kv_heads, max_seq_len, window, num_splits, variant)[0]
-
-
-def counters_bytes(
-    requests: int,
-    kv_heads: int,
-    max_seq_len: int,
-    window: int | None = None,
-    num_splits: int | None = None,
-    variant: str | None = None,
-) -> int:
-    """Bytes of the counters for up to `requests` requests: a uint32 a row, padded to 16. 0 if not needed."""
-    return _scratch_bytes(requests, kv_heads, max_seq_len, window, num_splits, variant)[1]
-
-
-def allocate_scratch(
-    requests: int,
-    *,
-    kv_heads: int,
-    max_seq_len: int,
-    window: int | None = None,
-    num_splits: int | None = None,
-    device: torch.device | int | str | None = None,
-    variant: str | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """A workspace (uint8) and zeroed counters (int32) for calls of up to `requests` requests.
-
-    Calls that may run at the same time need scratch memory of their own; others may share it. Counters have
-    to be zero before a call, and a call leaves them so.
-    """
-    sizes = _scratch_bytes(requests, kv_heads, max_seq_len, window, num_splits, variant)
-    place = torch.device("cuda" if device is None else device)
-    workspace = torch.empty(sizes[0], dtype=torch.uint8, device=place)
-    return workspace, torch.zeros(sizes[1] // 4, dtype=torch.int32, device=place)
-
-
-def _choose(max_seq_len, window, name) -> Variant:
-    """The variant that a deployment launches."""
-    _check_deployment(max_seq_len, window)
-    candidates = VARIANTS if name is None else (_named(name),)
-    for candidate in candidates:
-        if candidate.serves(max_seq_len, window):
-            return candidate
-    served = "; ".join(
-        f"{v.name}: max_seq_len <= {v.max_seq_len}, {'any window' if v.windows else 'no window'}"
-        for v in candidates
-    )
-    raise ValueError(f"no kernel here serves max_seq_len={max_seq_len}, window={window} ({served})")
-
-
-def _check_deployment(max_seq_len, window):
-    require(
-        isinstance(max_seq_len, int) and not isinstance(max_seq_len, bool) and max_seq_len >= 1,
-        f"max_seq_len must be an integer >= 1, got {max_seq_len!r}",
-    )
-    require(
-        window is None or (isinstance(window, int) and not isinstance(window, bool) and window >= 1),
-        f"window must be None or an integer >= 1, got {window!r}",
-    )
-
-
-def _named(name) -> Variant:
-    for variant in VARIANTS:
-        if variant.name == name:
-            return variant
-    known = ", ".join(v.name for v in VARIANTS)
-    raise ValueError(f"variant must be one of {known}, got {name!r}")
-
-
-def _device_arch(device) -> str:
-    major, minor = torch.cuda.get_device_capability(device)
-    require(
-        (major, minor) >= (9, 0),
-        f"the device must have compute capability 9.0 or later, {device} has {major}.{minor}",
-    )
-    return f"sm_{major}{minor}a"
-
-
-def _check_splits(num_splits):
-    whole = isinstance(num_splits, int) and not isinstance(num_splits, bool) and 1 <= num_splits <= MAX_SPLITS
-    require(
-        num_splits is None or whole,
-        f"num_splits must be None or an integer in 1..{MAX_SPLITS}, got {num_splits!r}",
-    )
-
-
-def _enough_splits(kernel, kv_heads, multiprocessors) -> int:
-    return max(1, 2 * multiprocessors // (kernel.cluster * kernel.row_groups * kv_heads))
-
-
-def _splits(num_splits, variant, kv_heads, device) -> int:
-    """z slices of a launch on a device whose requests may be split."""
-    _check_splits(num_splits)
-    if num_splits is not None:
-        return num_splits
-    multiprocessors = 132
-    if device is not None and device.type == "cuda":
-        multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
-    return _enough_splits(variant.kernel, kv_heads, multiprocessors)
-
-
-def _scratch_bytes(requests, kv_heads, max_seq_len, window, num_splits, variant) -> tuple[int, int]:
-    chosen = _choose(max_seq_len, window, variant)
-    if chosen.never_splits(max_seq_len, window):
-        return 0, 0
-    device = torch.device("cuda") if torch.cuda.is_available() else None
-    splits = _splits(num_splits, chosen, kv_heads, device)
-    return scratch_bytes(chosen.kernel, requests, kv_heads, splits)
-
-
-def _pointers(addresses):
-    """A kernel's pointer arguments."""
-    return [
-        make_ptr(dtype, address, cute.AddressSpace.gmem, assumed_align=align)
-        for address, (dtype, align) in zip(addresses, POINTERS, strict=False)
-    ]
-
-
-def _executor(variant, pdl, windowed, device):
-    """The loaded kernel for a device, compiled at the first request for it."""
-    index = torch.cuda.current_device() if device.index is None else device.index
-    key = (variant.name, bool(pdl), windowed, index)
-    executor = _prepared.get(key)
-    if executor is not None:
-        return executor
-    with torch.cuda.device(index):
-        if torch.cuda.is_current_stream_capturing():
-            raise RuntimeError(
-                f"the kernel {variant.name!r} (pdl={bool(pdl)}) is not compiled for cuda:{index}, and a "
-                "graph capture is no time to do it: call prepare() first, before the capture begins"
-            )
-        with _prepare_lock:
-            if key not in _prepared:
-                arch = _device_arch(torch.device("cuda", index))
-                compiled = compile_attn2(variant.name, pdl=pdl, windowed=windowed, arch=arch)
-                _prepared[key] = compiled.to(index)
-            return _prepared[key]
+        arch = device_arch(torch.cuda.current_device())
+    name = VARIANTS[0].name if variant is None else variant
+    return compile_form(Form(name, bool(pdl), bool(windowed)), arch, options)

@@ -1,4 +1,4 @@
-"""The workshop's command line: `python -m generator generate | list | compile | verify | schema`.
+"""The workshop's command line: `python -m generator generate | list | compile | export | verify | schema`.
 
 Exit status: 0 where all is well, 1 where something is stale, does not compile, computes something else or
 contradicts its contract, 2 for a wrong call or spec.
@@ -7,11 +7,12 @@ Tables go to standard output, progress and errors to standard error; `--json` gi
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -21,7 +22,7 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.tree import Tree
 
-from generator import compiled, files, schema
+from generator import compiled, files, schema, tables
 from generator.catalog import Catalog
 from generator.errors import CatalogError, SpecError
 from generator.plan import Plan, load_plan
@@ -33,6 +34,7 @@ err = Console(stderr=True)
 
 SpecOption = Annotated[Path, typer.Option("--spec", help="The spec to read.")]
 OutOption = Annotated[Path, typer.Option("--out", help="The folder of generated modules.")]
+ArchOption = Annotated[str, typer.Option("--arch", help="Architectures, separated by commas.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 SPEC = Path("spec.yaml")
@@ -48,24 +50,23 @@ def generate(
     """Regenerate the kernel modules of a spec."""
     texts = render(_plan(spec), spec.name)
     if check:
-        differences = files.compare(texts, folder)
+        with _refusing_what_the_system_refuses(folder):
+            differences = files.compare(texts, folder)
         for difference in differences:
-            err.print(f"[bold]{difference.path}[/] is {_STATE[difference.kind]}", highlight=False)
+            _say(f"{difference.path} is {_STATE[difference.kind]}")
             if difference.diff:
                 out.print(Syntax(difference.diff, "diff", background_color="default"))
         if differences:
             err.print("run `python -m generator generate`, and remove orphans")
             raise typer.Exit(1)
-        err.print(f"{len(texts)} files in {folder} are as {spec} makes them")
+        _say(f"{len(texts)} files in {folder} are as {spec} makes them")
         return
-    try:
+    with _refusing_what_the_system_refuses(folder):
         changed = files.write(texts, folder)
-    except OSError as error:
-        _refuse(f"{error.filename or folder}: {error.strerror}")
     for path in changed:
-        err.print(f"wrote {path}", highlight=False)
+        _say(f"wrote {path}")
     if not changed:
-        err.print(f"nothing to do: {len(texts)} files in {folder} are as {spec} makes them")
+        _say(f"nothing to do: {len(texts)} files in {folder} are as {spec} makes them")
 
 
 _STATE = {
@@ -132,22 +133,13 @@ def list_(spec: SpecOption = SPEC, as_json: JsonOption = False) -> None:
 @app.command("compile")
 def compile_(
     spec: SpecOption = SPEC,
-    arch: Annotated[str, typer.Option("--arch", help="Architectures, separated by commas.")] = "sm_90a",
+    arch: ArchOption = "sm_90a",
     ptx: Annotated[Path | None, typer.Option("--ptx", help="Also write each kernel's PTX here.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Compile every variant with no GPU; show registers, spills, shared memory and instruction counts."""
-    archs = tuple(arch.split(","))
-    for name in archs:
-        if not re.fullmatch(r"sm_\d+[af]?", name):
-            _refuse(f"--arch: {name!r} is no architecture; allowed is a list such as sm_90a,sm_100a")
     plan = _plan(spec)
-    for variant in (variant for module in plan.modules for variant in module.variants):
-        for name in archs:
-            if int(re.sub(r"\D", "", name)) < variant.min_arch:
-                _refuse(
-                    f"--arch: variant {variant.name!r} needs sm_{variant.min_arch} or later, got {name!r}"
-                )
+    archs = _archs(arch, plan)
     reports: list[compiled.Report] = []
     with tempfile.TemporaryDirectory() as folder:
         files.write(render(plan, spec.name), Path(folder))
@@ -157,7 +149,7 @@ def compile_(
                     reports.append(report)
                     status.update(f"compiled {report.module}.{report.variant} for {report.arch}")
         except compiled.CompileError as error:
-            err.print(str(error), style="red", highlight=False, markup=False)
+            _say(str(error), style="red")
             raise typer.Exit(1) from error
     if ptx is not None:
         files.write({f"{r.module}_{r.variant}.{r.arch}.ptx": r.ptx for r in reports}, ptx)
@@ -165,15 +157,34 @@ def compile_(
         rows = [dataclasses.asdict(report) for report in reports]
         print(json.dumps([{k: v for k, v in row.items() if k != "ptx"} for row in rows], indent=2))
         return
-    table = Table("kernel", "arch", "registers", "spill B", "stack B", "shared B", "s")
-    for r in reports:
-        numbers = (r.registers, r.spill_bytes, r.stack_bytes, r.shared_bytes)
-        table.add_row(f"{r.module}.{r.variant}", r.arch, *(f"{n:,}" for n in numbers), f"{r.seconds:.1f}")
-    out.print(table)
-    table = Table("PTX instructions", *(f"{r.module}.{r.variant}\n{r.arch}" for r in reports))
-    for name in ("all", *compiled.COUNTED):
-        table.add_row(name, *(f"{r.instructions[name]:,}" for r in reports))
-    out.print(table)
+    for table in tables.compiled(reports):
+        out.print(table)
+
+
+@app.command("export")
+def export_(
+    folder: Annotated[Path, typer.Option("--out", help="The folder of compiled kernels.")],
+    spec: SpecOption = SPEC,
+    arch: ArchOption = "sm_90a",
+) -> None:
+    """Compile every form of every variant ahead of time, with no GPU, for `prepare(from_dir=...)`."""
+    plan = _plan(spec)
+    archs = _archs(arch, plan)
+
+    def progress(path: Path) -> None:
+        status.update(f"compiled {path.name}")
+        if path.suffix == ".json":
+            err.print(f"wrote {path} and the kernels that it lists", highlight=False)
+
+    with tempfile.TemporaryDirectory() as name, err.status("compiling") as status:
+        files.write(render(plan, spec.name), Path(name))
+        try:
+            compiled.export_kernels(plan, Path(name), archs, folder, progress)
+        except compiled.CompileError as error:
+            err.print(str(error), style="red", highlight=False, markup=False)
+            raise typer.Exit(1) from error
+        except OSError as error:
+            _refuse(f"{error.filename or folder}: {error.strerror}")
 
 
 @app.command("verify")
@@ -208,11 +219,12 @@ def verify_(
             outcomes.append(outcome)
             if outcome.message:
                 where = f"{outcome.module}.{outcome.variant}, {outcome.problem}: {outcome.verdict}"
-                err.print(f"{where}\n{outcome.message}", highlight=False, markup=False, soft_wrap=True)
+                _say(f"{where}\n{outcome.message}")
     if as_json:
         print(json.dumps([dataclasses.asdict(outcome) for outcome in outcomes], indent=2))
     else:
-        _show(outcomes)
+        for table in tables.verified(outcomes):
+            out.print(table)
     if any(outcome.verdict != verify.OK for outcome in outcomes):
         raise typer.Exit(1)
 
@@ -223,30 +235,12 @@ def schema_(
 ) -> None:
     """Write the JSON Schema of specs, for editors."""
     changed = files.write({path.name: schema.text()}, path.parent)
-    err.print(f"wrote {path}" if changed else f"nothing to do: {path} is as the model makes it")
+    _say(f"wrote {path}" if changed else f"nothing to do: {path} is as the model makes it")
 
 
 def main() -> None:
     """Run the command line."""
     app()
-
-
-def _show(outcomes: Sequence[Any]) -> None:
-    """Tables of what `verify` found."""
-    table = Table("kernel", "problem", "worst error, ulps", "s", "verdict")
-    for o in outcomes:
-        error = "-" if o.ulps is None else f"{o.ulps:.2f}"
-        style = "green" if o.verdict == "ok" else "bold red"
-        table.add_row(
-            f"{o.module}.{o.variant}", o.problem, error, f"{o.seconds:.2g}", f"[{style}]{o.verdict}[/]"
-        )
-    out.print(table)
-    counted = [o for o in outcomes if o.counts]
-    if counted:
-        table = Table("the launch's", *(f"{o.module}.{o.variant}\n{o.problem}" for o in counted))
-        for name in counted[0].counts:
-            table.add_row(name, *(f"{o.counts[name]:,}" for o in counted))
-        out.print(table)
 
 
 def _plan(spec: Path) -> Plan:
@@ -255,13 +249,41 @@ def _plan(spec: Path) -> Plan:
     except SpecError as error:
         _refuse(str(error))
     except CatalogError as error:
-        err.print(str(error), style="red", highlight=False, markup=False, soft_wrap=True)
+        _say(str(error), style="red")
         raise typer.Exit(1) from error
 
 
+def _archs(words: str, plan: Plan) -> tuple[str, ...]:
+    """The architectures that an option names, if all variants can be compiled for them."""
+    archs = tuple(words.split(","))
+    for name in archs:
+        if not re.fullmatch(r"sm_\d+[af]?", name):
+            _refuse(f"--arch: {name!r} is no architecture; allowed is a list such as sm_90a,sm_100a")
+    for variant in (variant for module in plan.modules for variant in module.variants):
+        for name in archs:
+            if int(re.sub(r"\D", "", name)) < variant.min_arch:
+                _refuse(
+                    f"--arch: variant {variant.name!r} needs sm_{variant.min_arch} or later, got {name!r}"
+                )
+    return archs
+
+
+def _say(message: str, style: str | None = None) -> None:
+    """A line on standard error as it is: a file's name may look like markup."""
+    err.print(message, style=style, highlight=False, markup=False, soft_wrap=True)
+
+
 def _refuse(message: str) -> NoReturn:
-    err.print(message, style="red", highlight=False, markup=False, soft_wrap=True)
+    _say(message, style="red")
     raise typer.Exit(2)
+
+
+@contextlib.contextmanager
+def _refusing_what_the_system_refuses(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        _refuse(f"{error.filename or folder}: {error.strerror}")
 
 
 def _serves(variant: Any) -> str:

@@ -17,7 +17,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -94,6 +94,31 @@ def compile_variants(plan: Plan, folder: Path, archs: tuple[str, ...]) -> Iterat
                 yield compile_variant(module, module_plan.name, variant.name, variant.shared_bytes, arch)
 
 
+def export_kernels(
+    plan: Plan, folder: Path, archs: tuple[str, ...], out: Path, progress: Callable[[Path], None]
+) -> None:
+    """Compile all kernels of the modules in `folder` into the folder `out`.
+
+    progress: called with each file that is written. Raises CompileError, and OSError.
+    """
+    for module_plan in plan.modules:
+        module = load_module(folder / f"{module_plan.name}.py")
+        for arch in archs:
+            try:
+                module.export_kernels(out, arch=arch, progress=progress)
+            except OSError:
+                raise
+            except Exception as error:
+                raise CompileError(
+                    f"{module_plan.name} does not compile for {arch}: {_plain(error)}"
+                ) from error
+
+
+def _plain(error: Exception) -> str:
+    """A message of the compiler's, without its colours."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+
+
 def compile_variant(
     module: ModuleType, name: str, variant: str, shared_bytes: int, arch: str, **options: Any
 ) -> Report:
@@ -111,8 +136,7 @@ def compile_variant(
             compiled = getattr(module, f"compile_{name}")(variant, arch=arch, options=kept, **options)
             ptx = str(compiled.artifacts.PTX)
     except Exception as error:
-        plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
-        raise CompileError(f"{name}.{variant} does not compile for {arch}: {plain}") from error
+        raise CompileError(f"{name}.{variant} does not compile for {arch}: {_plain(error)}") from error
     seconds = time.perf_counter() - began
     used, stack = _USED.search(heard.getvalue()), _STACK.search(heard.getvalue())
     if used is None or stack is None:

@@ -20,7 +20,7 @@ import yaml
 
 from generator.errors import KeyPath, Problem, SpecError, described, key_path, quoted
 
-MAX_BYTES = 1 << 20
+MAX_BYTES = 1 << 18
 MAX_DEPTH = 32
 MAX_NODES = 20_000
 

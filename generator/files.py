@@ -8,13 +8,12 @@ Contract
 
 from __future__ import annotations
 
-import contextlib
 import difflib
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from variants.atomic import write_whole
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ def write(files: Mapping[str, str], folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     changed = [folder / name for name, text in sorted(files.items()) if _read(folder / name) != text]
     for path in changed:
-        _replace(path, files[path.name])
+        write_whole(path, files[path.name].encode("utf-8"))
     return changed
 
 
@@ -54,24 +53,3 @@ def _read(path: Path) -> str | None:
         return path.read_bytes().decode("utf-8", errors="replace")
     except FileNotFoundError:
         return None
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file in one step: other processes see the old content or the new."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(text.encode("utf-8"))
-        # mkstemp keeps files to their owner; a source file is everybody's to read.
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

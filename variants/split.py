@@ -1,22 +1,26 @@
 """The split kernel: long contexts and sliding windows, a request's pages spread over several clusters.
 
 Contract
-    Grid (cluster * row_groups * R, H, num_splits), clusters of `cluster` CTAs of `warps` warps, one warp for
-    each row group. The launch shape depends on R and the deployment only; which way a request goes is decided
-    in the kernel, alike in all of its CTAs, from its length:
+    Grid (cluster * row_groups * R, H, ceil(num_splits / row_groups)), clusters of `cluster` CTAs of `warps`
+    warps, one warp for each row group. The launch shape depends on R and the deployment only; which way a
+    request goes is decided in the kernel, alike in all of its CTAs, from its length:
 
     Short, at most `short_rounds` pages a warp of one cluster, counted from the first key that row 0 sees: the
     clusters of z slice 0 do what the cluster kernel does, one row group each; the other slices leave at once.
 
-    Long: the row_groups * num_splits clusters share the request's pages evenly, each CTA a run of its own. It
+    Long: `num_splits` clusters share the request's pages, and clusters in excess leave at once. The pages are
+    dealt out in steps of `ring_pages_per_step`, to each CTA a run of its own, as even as whole steps go. It
     streams them through a ring that all of its warps read, warp w for row group w. The CTAs of a cluster
     exchange all rows, the owner of a row merges the ranks, and the clusters merge through the workspace: the
     last to arrive finishes the row.
 
     With a window of W keys, row t sees keys [L - tokens + t - W + 1, L - tokens + t].
 
-    The workspace holds row_groups * num_splits records for each row (request, KV head, row), the counters one
-    uint32 for each; see the grid merge stage for what is asked of them.
+    The workspace holds num_splits records for each row (request, KV head, row), the counters one uint32 for
+    each; see the grid merge stage for what is asked of them.
+
+    Registers decide how many CTAs a multiprocessor holds, and those hide each other's latencies: the compiler
+    is told to leave room for `resident_ctas`.
 """
 
 import dataclasses
@@ -76,8 +80,9 @@ class Pages:
 class SplitKernel(AttentionKernel):
     """One compiled form of the split kernel.
 
-    short_rounds: pages a warp of one cluster that still are a short request. windowed: the deployment has a
-    window. The offsets are bytes from the start of a CTA's dynamic shared memory, shared_bytes its size.
+    short_rounds: pages a warp of one cluster that still are a short request. ring_pages_per_step: pages of a
+    long request that are attended at once. resident_ctas: CTAs that fit on a multiprocessor, as far as
+    registers go. windowed: the deployment has a window. The offsets are bytes from the start of a CTA's dynamic shared memory, shared_bytes its size.
     """
 
     short_rounds: int
@@ -139,7 +144,7 @@ class SplitKernel(AttentionKernel):
         num_splits: Int32,
         stream: cuda.CUstream,
     ):
-        """Launch for `requests` requests and `kv_heads` KV heads, in `num_splits` z slices.
+        """Launch for `requests` requests and `kv_heads` KV heads; `num_splits` clusters share a long request.
 
         All strides are in bytes: of a token in q, gate and out, of a page and a KV head in the cache, of a
         request in the table, of which `columns` entries a request may be read. scale_log2: softmax scale
@@ -162,9 +167,9 @@ class SplitKernel(AttentionKernel):
             table_stride,
             columns,
             window,
+            num_splits,
             scale_log2,
             eps,
-            num_splits,
         ).launch(
             grid=self.grid(requests, kv_heads, num_splits),
             block=[32 * self.warps, 1, 1],
@@ -195,9 +200,9 @@ class SplitKernel(AttentionKernel):
         table_stride: Int64,
         columns: Int32,
         window: Int32,
+        num_splits: Int32,
         scale_log2: Float32,
         eps: Float32,
-        num_splits: Int32,
     ):
         """One CTA: find out which way its request goes, and go it."""
         block, kv_head, z = cute.arch.block_idx()

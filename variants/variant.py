@@ -6,7 +6,22 @@ Contract
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+
+class Form(NamedTuple):
+    """One compiled form of a variant's kernel: all of a deployment that its code depends on.
+
+    variant: a name. pdl: launched with programmatic dependent launch. windowed: with a sliding window.
+    """
+
+    variant: str
+    pdl: bool
+    windowed: bool
+
+    def __str__(self) -> str:
+        """The form as a part of a file's name: `split-pdl-windowed`."""
+        return self.variant + "-pdl" * self.pdl + "-windowed" * self.windowed
 
 
 @dataclass(frozen=True)
@@ -22,15 +37,22 @@ class Variant:
     max_seq_len: int
     windows: bool
 
+    @property
+    def forms(self) -> tuple[Form, ...]:
+        """Every form that some deployment launches."""
+        windowed = (False, True) if self.windows else (False,)
+        return tuple(Form(self.name, pdl, window) for pdl in (False, True) for window in windowed)
+
     def never_splits(self, max_seq_len: int, window: int | None) -> bool:
         """Whether no request of a deployment is ever spread over several clusters."""
-        kernel = self.kernel
-        if not kernel.splits:
-            return True
-        pages = -(-max_seq_len // kernel.page_size)
-        if window is not None:
-            pages = min(pages, most_window_pages(window, kernel.tokens, kernel.page_size))
-        return bool(pages <= kernel.short_pages)
+        return not self.kernel.splits or self.most_pages(max_seq_len, window) <= self.kernel.short_pages
+
+    def most_pages(self, max_seq_len: int, window: int | None) -> int:
+        """The most pages, from the first that row 0 sees, of a deployment's requests."""
+        pages = -(-max_seq_len // self.kernel.page_size)
+        if window is None:
+            return pages
+        return min(pages, most_window_pages(window, self.kernel.tokens, self.kernel.page_size))
 
     def serves(self, max_seq_len: int, window: int | None) -> bool:
         """Whether a deployment may use this variant."""

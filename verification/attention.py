@@ -71,8 +71,8 @@ class SplitPartition(Partition):
 
     A request that needs at most short_rounds pages a warp of one cluster is attended as the cluster kernel
     does it. The pages of a longer one make n steps of ring_pages_per_step; share i of s takes the steps
-    n * i // s to n * (i + 1) // s in order, with s = cluster * num_splits. A step of which a row group does not
-    see every key goes page by page.
+    n * i // s to n * (i + 1) // s in order, with s = cluster * num_splits. A step of which a row group does
+    not see every key goes page by page.
     """
 
     short_rounds: int

@@ -21,6 +21,9 @@ import emulator
 ARCH = "sm_90a"
 """What the emulated kernels are compiled for."""
 
+OUT, WORKSPACE = 5, 6
+"""Their places among a call's tensors."""
+
 
 def entry_name(module: ModuleType) -> str:
     """The name of a generated module's entry point."""
@@ -55,35 +58,34 @@ def run_emulated(
     the workspace count as memory that nobody has written. The report is None where there is nothing to
     launch. seed, checks, observers: see `emulator.launch`. Raises what the module and the emulator raise.
     """
-    (chosen,) = (v for v in module.VARIANTS if v.name == variant)
-    if not chosen.serves(arguments["max_seq_len"], arguments.get("window")):
-        raise ValueError(f"variant {variant!r} does not serve this deployment")
+    window = arguments.get("window")
     names = ("q", "gate", "kv_cache", "block_table", "seq_lens")
-    never = chosen.never_splits(arguments["max_seq_len"], arguments.get("window"))
-    call = module.bind(
-        chosen.kernel,
-        *(arguments[name] for name in names),
-        out,
-        max_seq_len=arguments["max_seq_len"],
-        scale=arguments["scale"],
-        eps=arguments.get("eps", 1e-5),
-        window=arguments.get("window"),
-        splits=None if never else lambda kv_heads: arguments["num_splits"],
-        scratch=(arguments.get("workspace"), arguments.get("counters")),
+    deployment = module.deploy(
+        arguments["max_seq_len"], window, arguments.get("num_splits"), variant=variant, pdl=pdl
     )
-    if call.requests == 0:
-        return call.out, None
-    kernel = chosen.kernel
+    call = module.bind(
+        deployment,
+        *(arguments[name] for name in names),
+        torch.empty_like(arguments["q"], memory_format=torch.contiguous_format) if out is None else out,
+        arguments.get("workspace"),
+        arguments.get("counters"),
+        arguments["scale"],
+        arguments.get("eps", 1e-5),
+    )
+    result = call.tensors[OUT]
+    if call.layout.requests == 0:
+        return result, None
+    kernel = deployment.variant.kernel
     report = emulator.launch(
-        kernel_ptx(module, variant, pdl, arguments.get("window") is not None),
-        grid=kernel.grid(*call.extent),
+        kernel_ptx(module, variant, pdl, window is not None),
+        grid=call.layout.grid,
         cluster=(kernel.cluster, 1, 1),
         block=(32 * kernel.warps, 1, 1),
         shared_bytes=kernel.shared_bytes,
-        arguments=[*call.tensors, *call.strides, *call.integers, *call.numbers, *call.extent[2:]],
-        unwritten=[5] if never or not kernel.splits else [5, 6],
+        arguments=[*call.tensors, *call.scalars],
+        unwritten=[OUT, WORKSPACE] if deployment.splits else [OUT],
         seed=seed,
         checks=checks,
         observers=observers,
     )
-    return call.out, report
+    return result, report

@@ -168,5 +168,10 @@ CONTRACT = Contract(
             REGION_ALIGN,
         ),
     ),
+    unfit=lambda stage: (
+        None
+        if stage.steps > 0
+        else f"a ring of depth {stage.depth} holds no step of {stage.ring_pages_per_step} pages"
+    ),
     min_arch=90,
 )

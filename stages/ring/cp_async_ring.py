@@ -187,8 +187,8 @@ CONTRACT = Contract(
     unfit=lambda stage: (
         None
         if stage.steps_ahead > 0
-        else f"a ring of depth {stage.depth} holds one step of {stage.ring_pages_per_step} pages, and "
-        "nothing could be on its way while it is attended"
+        else f"a ring of depth {stage.depth} holds no two steps of {stage.ring_pages_per_step} pages, and "
+        "nothing could be on its way while one is attended"
     ),
     min_arch=80,
 )

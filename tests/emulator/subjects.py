@@ -9,7 +9,7 @@ import torch
 import emulator
 from emulator.interface import EmulatorError
 from generator.compiled import load_module
-from verification.attention import Partition
+from verification.attention import Partition, partition_of
 from verification.problems import Problem
 from verification.runner import kernel_ptx
 
@@ -29,8 +29,7 @@ def cluster_ptx() -> str:
 
 def partition() -> Partition:
     """Which warp attends which page."""
-    kernel = module().VARIANTS[0].kernel
-    return Partition(kernel.cluster, kernel.warps, kernel.pages_per_step)
+    return partition_of(module().VARIANTS[0].kernel)
 
 
 def run_cluster(problem: Problem, ptx: str | None = None, **more) -> torch.Tensor:
@@ -38,21 +37,17 @@ def run_cluster(problem: Problem, ptx: str | None = None, **more) -> torch.Tenso
     kernel, out = module().VARIANTS[0].kernel, problem.poisoned_out()
     given = problem.arguments()
     call = module().bind(
-        *(kernel, *(given[name] for name in ("q", "gate", "kv_cache", "block_table", "seq_lens")), out),
-        max_seq_len=problem.max_seq_len,
-        scale=problem.scale,
-        eps=problem.eps,
-        window=None,
-        splits=None,
-        scratch=(None, None),
+        module().deploy(problem.max_seq_len, variant=module().VARIANTS[0].name),
+        *(given[name] for name in ("q", "gate", "kv_cache", "block_table", "seq_lens")),
+        *(out, None, None, problem.scale, problem.eps),
     )
     emulator.launch(
         ptx or cluster_ptx(),
-        grid=kernel.grid(*call.extent),
+        grid=call.layout.grid,
         cluster=kernel.cluster,
         block=32 * kernel.warps,
         shared_bytes=kernel.shared_bytes,
-        arguments=[*call.tensors, *call.strides, *call.integers, *call.numbers],
+        arguments=[*call.tensors, *call.scalars],
         **more,
     )
     return out

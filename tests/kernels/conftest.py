@@ -15,7 +15,7 @@ import yaml
 
 from generator.render import generate
 from tests.kernels.scale import GPU
-from verification.attention import Partition, assert_close
+from verification.attention import Partition, assert_close, partition_of
 from verification.problems import Problem
 from verification.runner import run_emulated
 
@@ -84,7 +84,7 @@ class Subject:
     def partition(self) -> Partition:
         """Which warp attends which page."""
         (kernel,) = (v.kernel for v in self.module.VARIANTS if v.name == self.name)
-        return Partition(kernel.cluster, kernel.warps, kernel.pages_per_step)
+        return partition_of(kernel)
 
     def prepare(self, problem: Problem, **more: Any) -> None:
         """Compile what `run` will launch."""

@@ -21,7 +21,7 @@ LONGEST = 1048576
 UNITS = {"split": 1024, "split_plain": 1024, "split_small": 1024, "split_tiny": 128}
 """Keys of a page for each warp of a cluster, by variant: bounds of rounds, shares and rings are multiples."""
 
-SHORT = {"split": 8192, "split_plain": 8192, "split_small": 1024, "split_tiny": 128}
+SHORT = {"split": 4096, "split_plain": 4096, "split_small": 1024, "split_tiny": 128}
 """The longest request that is attended by one cluster, by variant, where there is no window."""
 
 RING = {"split": 8, "split_plain": 8, "split_small": 8, "split_tiny": 4}
@@ -75,7 +75,7 @@ class Scale:
 
 WINDOWS = (1, 2, 7, 8, 9, 15, 16, 17, 31, 127, 128, 129)
 WIDE_WINDOWS = (1024, 2047, 2048, 2049, 8192)
-WIDEST_SHORT = {"split": 8170, "split_plain": 8170, "split_small": 1002, "split_tiny": 106}
+WIDEST_SHORT = {name: keys - 22 for name, keys in SHORT.items()}
 """The widest window with which every request is attended by one cluster, by variant."""
 
 NO_WINDOW = 2000000
@@ -156,8 +156,8 @@ ON_EMULATOR = Scale(
         ("split_tiny", range(8, 41)),
         ("split_tiny", (*around(128), *around(256, 512, off=(0, 9)))),
         ("split_small", (1023, 1024, 1025, 1032)),
-        ("split_plain", (8193,)),
-        ("split", (8192, 8201)),
+        ("split_plain", (4097,)),
+        ("split", (4096, 4105)),
     ),
     shares=(
         ("split_tiny", 1, around(512, off=(0, 1, 9))),
@@ -174,7 +174,7 @@ ON_EMULATOR = Scale(
         ("split_tiny", NO_WINDOW, (130, 40, 0)),
         ("split_small", 1024, (1035, 1054)),
         ("split", 2048, (9007,)),
-        ("split", 8300, (8301,)),
+        ("split", 4200, (4301,)),
     ),
     window_splits=(1,),
     scales=(0.125,),

@@ -14,7 +14,7 @@ from generated import attn2 as checked_in
 from generator.render import generate
 from tests.kernels.conftest import SPEC, import_from
 from tests.kernels.split_scale import GUARD
-from verification.attention import SplitPartition, assert_close
+from verification.attention import Partition, assert_close, partition_of
 from verification.problems import Problem
 from verification.runner import run_emulated
 
@@ -31,7 +31,8 @@ def split_module(tmp_path_factory) -> ModuleType:
 
     split_plain: attention itself, because the norm hides what scales a row. split_small: requests of more
     than 64 pages are long. split_tiny: clusters of 2, two pages a step, requests of more than 8 pages are
-    long, rings of 4 pages, attention itself.
+    long, rings of 4 pages, attention itself. cluster_tiny: the cluster kernel in clusters of 2, attention
+    itself.
     """
     folder = tmp_path_factory.mktemp("split")
     spec = yaml.safe_load(SPEC.read_text(encoding="utf-8"))
@@ -39,9 +40,12 @@ def split_module(tmp_path_factory) -> ModuleType:
     plain, small, tiny = (copy.deepcopy(variants["split"]) for _ in range(3))
     plain["stages"]["epilogue"] = tiny["stages"]["epilogue"] = "plain"
     small["launch"]["short_rounds"] = tiny["launch"]["short_rounds"] = 1
-    tiny["launch"].update(cluster=2, pages_per_step=2)
+    tiny["launch"].update(cluster=2, pages_per_step=2, ring_pages_per_step=2)
     tiny["stages"]["ring"]["depth"] = 4
-    variants.update(split_plain=plain, split_small=small, split_tiny=tiny)
+    short = copy.deepcopy(variants["cluster"])
+    short["serves"]["max_seq_len"], short["launch"]["cluster"] = 512, 2
+    short["stages"]["epilogue"] = "plain"
+    variants.update(split_plain=plain, split_small=small, split_tiny=tiny, cluster_tiny=short)
     edited = folder / "spec.yaml"
     edited.write_text(yaml.safe_dump(spec, sort_keys=False), encoding="utf-8")
     generate(edited, folder / "generated")
@@ -78,11 +82,10 @@ class SplitSubject:
         """The name of the reference's epilogue."""
         return EPILOGUES[self.name]
 
-    def partition(self, num_splits: int) -> SplitPartition:
+    def partition(self, num_splits: int) -> Partition:
         """Which share attends which page."""
         (kernel,) = (v.kernel for v in self.module.VARIANTS if v.name == self.name)
-        launch = kernel.cluster, kernel.warps, kernel.pages_per_step, kernel.short_rounds
-        return SplitPartition(*launch, num_splits)
+        return partition_of(kernel, num_splits)
 
     def deployment(self, problem: Problem, num_splits: int) -> dict[str, Any]:
         """What is known of a problem before its first call."""

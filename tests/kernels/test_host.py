@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -65,6 +66,12 @@ def int32(*shape: int) -> torch.Tensor:
     return torch.zeros(shape, dtype=torch.int32)
 
 
+def unaligned(right: torch.Tensor) -> torch.Tensor:
+    """The same tensor one byte off in its memory."""
+    memory = np.zeros(right.numel() * right.element_size() + 1, np.uint8)[1:]
+    return torch.from_numpy(memory.view(np.int32).reshape(right.shape))
+
+
 ROW_CASES = [
     case
     for name in ("q", "gate", "out")
@@ -112,6 +119,14 @@ TENSOR_CASES = [
     Case("block_table", int32(3, 4), "[3, 4]", "[2, >= 4]"),
     Case("block_table", int32(4), "[4]", "[2, >= 4]"),
     Case("block_table", int32(4, 2).T, "strides [1, 2]", "contiguous rows"),
+    Case("block_table", unaligned, "address 0x", "4 bytes"),
+    Case("seq_lens", unaligned, "address 0x", "4 bytes"),
+    Case(
+        "kv_cache",
+        bf16(16, 128).expand(1, 65536, 16, 128),
+        "[1, 65536, 16, 128]",
+        "at most 65535",
+    ),
     Case("seq_lens", torch.Tensor.long, "torch.int64", "int32 [R]"),
     Case("seq_lens", int32(2, 1), "[2, 1]", "int32 [R]"),
     Case("seq_lens", int32(4)[::2], "strides [2]", "contiguous"),
@@ -135,8 +150,14 @@ NUMBER_CASES = [
     Case("eps", math.nan, "nan", ">= 0"),
     Case("eps", -1e-5, "-1e-05", ">= 0"),
     Case("eps", math.inf, "inf", "finite"),
+    Case("max_seq_len", [64], "[64]", "integer >= 1"),
+    Case("window", "16", "'16'", "integer >= 1"),
+    Case("num_splits", 129, "129", "1..128"),
+    Case("pdl", 1, "1", "True or False"),
+    Case("pdl", None, "None", "True or False"),
     Case("variant", "clutser", "'clutser'", "cluster, split, cluster8, cluster_plain"),
     Case("variant", 0, "0", "cluster, split"),
+    Case("variant", ["cluster"], "['cluster']", "cluster, split"),
 ]
 
 
@@ -162,24 +183,24 @@ def test_a_call_that_is_right_needs_a_cuda_device(workshop_module, good):
     refuse(Case("q", None, "cpu", "CUDA tensor"), lambda: workshop_module.attn2(**good))
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        Case("kv_heads", 0, "0", "1..65535"),
-        Case("kv_heads", 65536, "65536", "1..65535"),
-        Case("kv_heads", True, "True", "1..65535"),
-        Case("kv_heads", 2.0, "2.0", "1..65535"),
-        Case("max_seq_len", 1048577, "max_seq_len=1048577", "split: max_seq_len <= 1048576"),
-        Case("window", 0, "0", "integer >= 1"),
-        Case("num_splits", 0, "0", "1..128"),
-        Case("variant", "spilt", "'spilt'", "cluster, split, cluster8, cluster_plain"),
-    ],
-    ids=str,
-)
-def test_prepare_refuses_what_no_call_could_serve(workshop_module, case):
-    """`prepare` checks a deployment as a call does, so that an engine hears of it at build time."""
-    deployment = {"kv_heads": 2, "max_seq_len": 2048, case.argument: case.value}
-    refuse(case, lambda: workshop_module.prepare(**deployment))
+@pytest.mark.parametrize("case", NUMBER_CASES, ids=str)
+def test_what_is_wrong_stays_wrong(workshop_module, good, case):
+    """Also right after a call that is equal to it: True, 64.0 and 64 are equal, and not all of them fine."""
+    right = {"scale": 1.0, "eps": 1.0, "max_seq_len": 64, "pdl": True, "window": 1}.get(case.argument)
+    if right is not None:
+        with pytest.raises(ValueError, match="CUDA tensor"):
+            workshop_module.attn2(**{**good, case.argument: right})
+    refuse(case, lambda: workshop_module.attn2(**{**good, case.argument: case.value}))
+
+
+@pytest.mark.parametrize("name", ["q", "gate", "kv_cache", "out"])
+def test_addresses_are_checked_in_every_call(workshop_module, good, name):
+    """What calls share is looked up; where their tensors lie is not a part of it."""
+    good["out"] = torch.zeros_like(good["q"])
+    with pytest.raises(ValueError, match="CUDA tensor"):
+        workshop_module.attn2(**good)
+    case = Case(name, offset(4), "address 0x", "16 bytes")
+    refuse(case, lambda: workshop_module.attn2(**{**good, name: case.value(good[name])}))
 
 
 @pytest.mark.skipif(GPU, reason="there is a CUDA device")

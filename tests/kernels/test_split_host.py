@@ -7,7 +7,6 @@ import torch
 
 from stages.partial import PartialRecord
 from tests.kernels.conftest import bits
-from tests.kernels.scale import GPU
 from tests.kernels.test_host import Case, refuse
 from verification.attention import HEAD_DIM, PAGE_SIZE, TOKENS
 from verification.problems import make_problem
@@ -51,18 +50,18 @@ def test_no_window_is_refused(split_module, window):
         (8, None, False, ("cluster", False)),
         (2048, None, False, ("cluster", False)),
         (2049, None, True, ("cluster", True)),
-        # 512 pages are what one cluster attends alone.
-        (8192, None, True, ("cluster", True)),
-        (8193, None, True, ("workspace", True)),
+        # 256 pages are what one cluster attends alone.
+        (4096, None, True, ("cluster", True)),
+        (4097, None, True, ("workspace", True)),
         (1048576, None, True, ("workspace", True)),
         (8, 16, True, ("cluster", True)),
         (2048, 2048, True, ("cluster", True)),
         (1048576, 2048, True, ("cluster", True)),
-        # 8170 keys and the 7 of the other tokens may begin in the last slot of a page: 512 pages.
-        (1048576, 8170, True, ("cluster", True)),
-        (1048576, 8171, True, ("workspace", True)),
-        (8192, 8171, True, ("cluster", True)),
-        (8193, 2**40, True, ("workspace", True)),
+        # 4074 keys and the 7 of the other tokens may begin in the last slot of a page: 256 pages.
+        (1048576, 4074, True, ("cluster", True)),
+        (1048576, 4075, True, ("workspace", True)),
+        (4096, 4075, True, ("cluster", True)),
+        (4097, 2**40, True, ("workspace", True)),
     ],
 )
 def test_which_kernel_a_deployment_launches(split_module, max_seq_len, window, splits, form):
@@ -98,50 +97,6 @@ def test_the_cluster_kernel_serves_no_window(split_module):
         split_module.compile_attn2("cluster", windowed=True, arch="sm_90a")
 
 
-@pytest.mark.parametrize(
-    ("requests", "kv_heads", "num_splits"), [(1, 1, 1), (8, 2, 3), (3, 16, 32), (0, 2, 4)]
-)
-def test_scratch_is_a_record_a_row_and_cluster(split_module, requests, kv_heads, num_splits):
-    """64 rows a request and KV head, 4 clusters a split; one counter of 4 bytes a row."""
-    rows = requests * kv_heads * 64
-    deployment = {"kv_heads": kv_heads, "max_seq_len": 131072, "num_splits": num_splits}
-    assert split_module.workspace_bytes(requests, **deployment) == rows * 4 * num_splits * RECORD
-    assert split_module.counters_bytes(requests, **deployment) == 4 * rows
-    workspace, counters = split_module.allocate_scratch(requests, **deployment, device="cpu")
-    assert workspace.dtype == torch.uint8 and workspace.shape == (rows * 4 * num_splits * RECORD,)
-    assert counters.dtype == torch.int32 and counters.shape == (rows,) and not counters.any()
-
-
-def test_a_cluster_of_another_size_needs_the_same(split_module):
-    """Records are those of clusters, not of CTAs."""
-    tiny, split = (
-        split_module.workspace_bytes(2, 2, 16384, None, 3, variant=name) for name in ("split_tiny", "split")
-    )
-    assert tiny == split > 0
-
-
-def test_splits_by_default(split_module):
-    """Two CTAs for each multiprocessor and one request, at least one split; none where nothing is spread."""
-    default = split_module.default_splits
-    assert default(1, 131072, multiprocessors=132) == 4
-    assert default(2, 131072, multiprocessors=132) == 2
-    assert default(16, 131072, multiprocessors=132) == 1
-    assert default(1, 131072, multiprocessors=264) == 8
-    assert default(1, 131072, 2048) == default(1, 8192) == default(1, 2048) == 1
-    with pytest.raises(ValueError, match="max_seq_len=1048577"):
-        default(1, 1048577)
-
-
-@pytest.mark.parametrize("window", [None, 100000])
-def test_scratch_of_the_default_splits(split_module, window):
-    """Without num_splits, the scratch memory is that of the splits that a call will choose."""
-    multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count if GPU else 132
-    splits = split_module.default_splits(2, 131072, window, multiprocessors=multiprocessors)
-    for name in ("workspace_bytes", "counters_bytes"):
-        size = getattr(split_module, name)
-        assert size(3, 2, 131072, window) == size(3, 2, 131072, window, splits)
-
-
 SPLIT_CASES = [Case("num_splits", n, repr(n), "integer in 1..128") for n in (0, -1, 129, 2.0, True, "2")]
 
 
@@ -157,7 +112,7 @@ def test_a_number_of_splits_out_of_range_is_refused(split_module, case):
     refuse(case, lambda: split_module.attn2(**arguments, num_splits=case.value))
 
 
-NEEDED = {"workspace": 2 * 2 * 64 * 4 * 3 * RECORD, "counters": 2 * 2 * 64}
+NEEDED = {"workspace": 2 * 2 * 64 * 3 * RECORD, "counters": 2 * 2 * 64}
 """Elements for two requests, two KV heads and three splits."""
 
 
@@ -216,7 +171,7 @@ def test_a_call_that_is_right_needs_a_cuda_device(split_module, good):
     refuse(case, lambda: split_module.attn2(**{**good, **larger}))
 
 
-@pytest.mark.parametrize(("max_seq_len", "window"), [(8192, None), (65536, 2048)])
+@pytest.mark.parametrize(("max_seq_len", "window"), [(4096, None), (65536, 2048)])
 def test_no_scratch_where_no_request_is_spread(split_module, max_seq_len, window):
     """It need not be given, what is given is not looked at, and the sizes are 0."""
     arguments = make_problem([40], max_seq_len=max_seq_len, window=window).arguments()

@@ -1,5 +1,6 @@
 """The reference's rounding in the split kernel, against exact attention and a literal loop."""
 
+import itertools
 import math
 
 import pytest
@@ -9,9 +10,9 @@ from verification import attention as reference
 from verification.attention import HEAD_DIM, PAGE_SIZE, TOKENS, Partition, SplitPartition
 from verification.problems import Problem, make_problem
 
-SPLIT = SplitPartition(cluster=16, warps=4, pages_per_step=1, short_rounds=8, num_splits=2)
-SMALL = SplitPartition(cluster=1, warps=2, pages_per_step=1, short_rounds=2, num_splits=1)
-"""Short up to 4 pages, in 2 shares; long in 4 shares."""
+SPLIT = SplitPartition(16, 4, 1, short_rounds=4, ring_pages_per_step=4, num_splits=8)
+SMALL = SplitPartition(1, 2, 1, short_rounds=2, ring_pages_per_step=2, num_splits=4)
+"""Short up to 4 pages, in 2 shares; long in 4 shares, two pages a step."""
 
 
 @pytest.mark.parametrize(
@@ -20,8 +21,8 @@ SMALL = SplitPartition(cluster=1, warps=2, pages_per_step=1, short_rounds=2, num
         Partition(2, 2, 1),
         Partition(2, 1, 2),
         SMALL,
-        SplitPartition(1, 2, 2, 2, 3),
-        SplitPartition(3, 2, 1, 4, 1),
+        SplitPartition(1, 2, 2, 2, 1, 12),
+        SplitPartition(3, 2, 1, 4, 4, 5),
     ],
     ids=str,
 )
@@ -32,10 +33,13 @@ def test_every_page_is_in_one_step(partition):
         if short:
             shares = [list(range(w, count, partition.stride)) for w in range(partition.stride)]
         else:
-            n = partition.cluster * 4 * partition.num_splits
-            shares = [list(range(count * i // n, count * (i + 1) // n)) for i in range(n)]
+            n, a_step = partition.cluster * partition.num_splits, partition.ring_pages_per_step
+            total = math.ceil(count / a_step)
+            bounds = [min(count, total * i // n * a_step) for i in range(n + 1)]
+            shares = [list(range(*bound)) for bound in itertools.pairwise(bounds)]
         steps = partition.steps(count)
-        assert steps.shape[0] == len(shares) and steps.shape[2] == partition.pages_per_step
+        assert steps.shape[0] == len(shares)
+        assert steps.shape[2] == (partition.pages_per_step if short else partition.ring_pages_per_step)
         for pages, dealt in zip(shares, steps.flatten(1).tolist(), strict=True):
             assert dealt == pages + [count] * (len(dealt) - len(pages)), count
 
@@ -60,22 +64,37 @@ def test_only_rounded_weights_separate_it_from_exact_attention(partition, window
 
 
 def literal(problem: Problem, request: int, token: int, head: int) -> torch.Tensor:
-    """One row in SMALL by the documented steps, in Python floats and loops; one page a step."""
+    """One row in SMALL by the documented steps, in Python floats and loops.
+
+    One page a step if short; if long two, but one where the row group does not see all of both.
+    """
     length, window = int(problem.seq_lens[request]), problem.window or 2**30
     query = problem.q[request * TOKENS + token].unflatten(0, (-1, HEAD_DIM))[head].tolist()
     factor = reference.log2_scale(problem.scale)
     first = max(0, length - TOKENS - window + 1) // PAGE_SIZE
     count = math.ceil(length / PAGE_SIZE) - first
-    shares = [range(w, count, 2) for w in range(2)]
-    if count > 4:
-        shares = [range(count * i // 4, count * (i + 1) // 4) for i in range(4)]
+    shares = [[[page] for page in range(w, count, 2)] for w in range(2)]
     last = length - TOKENS + token
+    if count > 4:
+        total, ends = math.ceil(count / 2), (
+            length - TOKENS + token // 2 * 2,
+            length - TOKENS + token // 2 * 2 + 1,
+        )
+        shares = []
+        for i in range(4):
+            steps = [range(2 * s, min(count, 2 * s + 2)) for s in range(total * i // 4, total * (i + 1) // 4)]
+            shares.append([])
+            for step in steps:
+                low, high = (first + step[0]) * PAGE_SIZE, (first + step[0] + 2) * PAGE_SIZE - 1
+                whole = all(end - window < low and high <= end for end in ends)
+                shares[-1] += [list(step)] if whole else [[page] for page in step]
     partials = []
     for share in shares:
         m, l, o = -math.inf, 0.0, [0.0] * HEAD_DIM
-        for page in share:
-            slots = problem.kv_cache[problem.block_table[request, first + page], head // 8].tolist()
-            keys = range((first + page) * PAGE_SIZE, (first + page + 1) * PAGE_SIZE)
+        for step in share:
+            entries = problem.block_table[request, first + step[0] : first + step[-1] + 1].long()
+            slots = problem.kv_cache[entries, head // 8].flatten(0, 1).tolist()
+            keys = range((first + step[0]) * PAGE_SIZE, (first + step[-1] + 1) * PAGE_SIZE)
             seen = [kv for key, kv in zip(keys, slots, strict=True) if last - window < key <= last]
             if not seen:
                 continue
@@ -116,7 +135,8 @@ def test_partitions_round_differently():
     """The test above would not see a wrong partition if they all gave the same."""
     problem = make_problem([203], seed=3, scale=0.3)
     coarse = problem.expected(SMALL, "plain")
-    for other in (Partition(1, 2, 1), SplitPartition(1, 2, 1, 2, 2), SplitPartition(1, 2, 2, 2, 1)):
+    others = SplitPartition(1, 2, 1, 2, 1, 4), SplitPartition(1, 2, 1, 2, 2, 8), Partition(1, 2, 1)
+    for other in others:
         assert not torch.equal(problem.expected(other, "plain"), coarse)
 
 

@@ -1,0 +1,207 @@
+"""Loading and launching: what the driver is told, and what is refused before it could fail in service.
+
+There is no GPU in these tests; `tests.kernels.driver` notes what a module tells the driver.
+"""
+
+import threading
+
+import pytest
+import torch
+
+import emulator
+from tests.kernels.conftest import bits
+from tests.kernels.driver import CONTEXT, NotedDriver, parameter_types, pretend_there_is_a_device
+from verification.problems import make_problem
+from verification.runner import kernel_ptx, run_emulated
+
+PTX_TYPES = {"q": ".u64", "i": ".u32", "f": ".f32"}
+"""How the PTX calls what Python's struct calls so."""
+
+
+@pytest.fixture(params=["cluster", "split"])
+def variant(request, workshop_module):
+    """A variant of each skeleton."""
+    return next(v for v in workshop_module.VARIANTS if v.name == request.param)
+
+
+@pytest.fixture
+def driver(variant, workshop_module, monkeypatch) -> NotedDriver:
+    """The driver of a machine with a device, for the form without PDL and window."""
+    noted = NotedDriver(kernel_ptx(workshop_module, variant.name))
+    pretend_there_is_a_device(monkeypatch, workshop_module, noted)
+    monkeypatch.setattr(
+        workshop_module, "compile_image", lambda form, arch: workshop_module.Image(b"an entry", "entry")
+    )
+    return noted
+
+
+def loaded(module, variant, pdl: bool = False, device: int = 0):
+    """The kernel of a form on a device."""
+    return module.loaded_kernel(module.Form(variant.name, pdl, False), device)
+
+
+def bound(module, variant, lengths=(40, 0, 9)):
+    """A problem, its call of a variant, and the call's output."""
+    problem = make_problem(list(lengths), kv_heads=2)
+    out = problem.poisoned_out()
+    given = problem.arguments()
+    call = module.bind(
+        module.deploy(problem.max_seq_len, variant=variant.name),
+        *(given[name] for name in ("q", "gate", "kv_cache", "block_table", "seq_lens")),
+        *(out, None, None, problem.scale, problem.eps),
+    )
+    return problem, call, out
+
+
+def test_parameters_are_those_of_the_ptx(variant, workshop_module):
+    """What is packed is what the compiled kernel takes: the same number, sizes and order."""
+    codes = workshop_module.parameters(type(variant.kernel))
+    assert [PTX_TYPES[code] for code in codes.values()] == parameter_types(
+        kernel_ptx(workshop_module, variant.name)
+    )
+
+
+def test_a_signature_in_another_order_is_refused(workshop_module):
+    """Addresses, integers, numbers: calls are packed in this order, so a skeleton must not have another."""
+
+    class Swapped:
+        def kernel(self, gate: workshop_module.Int64, q: workshop_module.Int64):
+            pass
+
+    class Mixed:
+        def kernel(self, q: workshop_module.Int64, eps: workshop_module.Float32, n: workshop_module.Int32):
+            pass
+
+    for kernel in (Swapped, Mixed):
+        with pytest.raises(TypeError, match=rf"{kernel.__name__} takes .*: addresses, integers, numbers"):
+            workshop_module.parameters(kernel)
+
+
+def test_what_is_launched_computes_what_the_emulator_does(driver, variant, workshop_module):
+    """The kernel runs right with the launch and the very values that the driver finds in memory."""
+    problem, call, out = bound(workshop_module, variant)
+    loaded(workshop_module, variant).launch(call.values, call.layout.grid, 7)
+    (launch,) = driver.launches
+    tensors = {tensor.data_ptr(): tensor for tensor in call.tensors}
+    emulator.launch(
+        driver.ptx,
+        grid=launch.grid,
+        cluster=launch.cluster,
+        block=launch.block,
+        shared_bytes=launch.shared_bytes,
+        arguments=[
+            tensors[value] if number < len(call.tensors) else value
+            for number, value in enumerate(launch.values)
+        ],
+        unwritten=[5],
+    )
+    expected, _ = run_emulated(workshop_module, variant.name, problem.arguments())
+    assert torch.equal(bits(out), bits(expected))
+
+
+@pytest.mark.parametrize("pdl", [False, True])
+def test_the_launch_is_the_kernels_own(driver, variant, workshop_module, pdl):
+    """Threads, cluster, shared memory, dependent launch, stream; and the grid is that of R and H."""
+    _, call, _ = bound(workshop_module, variant)
+    loaded(workshop_module, variant, pdl).launch(call.values, call.layout.grid, 0xABC0)
+    (launch,) = driver.launches
+    kernel = variant.kernel
+    assert launch.grid == (kernel.cluster * kernel.row_groups * 3, 2, 1)
+    assert (launch.block, launch.cluster) == ((32 * kernel.warps, 1, 1), (kernel.cluster, 1, 1))
+    assert (launch.shared_bytes, launch.pdl, launch.stream) == (kernel.shared_bytes, pdl, 0xABC0)
+
+
+def test_a_kernel_is_loaded_with_what_its_launches_need(driver, variant, workshop_module):
+    """Its shared memory, clusters beyond 8 where it has them, and the question whether one fits."""
+    loaded(workshop_module, variant)
+    kernel, names = variant.kernel, driver.CUfunction_attribute
+    assert driver.attributes == {
+        names.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: kernel.shared_bytes,
+        names.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED: 1,
+    }
+    assert driver.occupancy == [(kernel.cluster, kernel.shared_bytes)]
+    if variant.name == "cluster":
+        loaded(workshop_module, next(v for v in workshop_module.VARIANTS if v.name == "cluster8"))
+        assert driver.attributes[names.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED] == 0
+
+
+@pytest.mark.parametrize(
+    "contexts", [[], [CONTEXT], [CONTEXT + 1], [CONTEXT, 0x77]], ids=["none", "own", "other", "foreign"]
+)
+def test_the_current_context_stays_as_it_was(driver, variant, workshop_module, contexts):
+    """A thread may have another device's current, or none at all: the launch is in the tensors' context."""
+    _, call, _ = bound(workshop_module, variant)
+    kernel = loaded(workshop_module, variant)
+    driver.contexts[:] = contexts
+    kernel.launch(call.values, call.layout.grid, 0)
+    assert driver.launches[-1].context == CONTEXT
+    assert driver.contexts == contexts
+
+
+def test_a_launch_that_the_driver_refuses_is_an_error(driver, variant, workshop_module):
+    """With the driver's own name for it, and the current context as it was."""
+    _, call, _ = bound(workshop_module, variant)
+    kernel = loaded(workshop_module, variant)
+    driver.launch_error = driver.CUresult.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES
+    for contexts in ([], [CONTEXT]):
+        driver.contexts[:] = contexts
+        with pytest.raises(RuntimeError, match="CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES: in words"):
+            kernel.launch(call.values, call.layout.grid, 0)
+        assert driver.contexts == contexts
+
+
+@pytest.mark.parametrize("how", ["none", "error"])
+def test_a_device_too_small_for_a_cluster_is_refused(driver, variant, workshop_module, how):
+    """At build time, with the way out; a variant with smaller clusters is still served."""
+    if how == "none":
+        driver.clusters = 0
+    else:
+        driver.residency_error = driver.CUresult.CUDA_ERROR_INVALID_CLUSTER_SIZE
+    deployment = {"kv_heads": 2, "max_seq_len": 2048, "variant": variant.name}
+    with pytest.raises(ValueError, match="cannot hold a cluster") as caught:
+        workshop_module.prepare(**deployment)
+    for part in (
+        *("cuda:0 (NVIDIA H200 MIG 1g.18gb)", f"cluster of {variant.kernel.cluster} CTAs"),
+        *(f"{variant.kernel.shared_bytes} bytes of shared memory", variant.kernel.name),
+        *("variant cluster8, or another device",),
+    ):
+        assert part in str(caught.value)
+    assert not driver.contexts and not driver.launches
+    driver.clusters, driver.residency_error = 1, driver.CUresult.CUDA_SUCCESS
+    workshop_module.prepare(**deployment)
+
+
+def test_machine_code_with_other_parameters_is_refused(driver, variant, workshop_module):
+    """Whatever the manifest said: the driver knows where the kernel's parameters lie."""
+    for wrong in (
+        driver.ptx.replace(".param .f32", ".param .u64", 1),
+        driver.ptx.replace(".param .u64 ", ".x ", 1),
+        driver.ptx.replace("(\n", "(\n.param .u32 more,\n", 1),
+    ):
+        driver.ptx = wrong
+        with pytest.raises(RuntimeError, match=r"the kernel's parameters lie at \[\(0, "):
+            loaded(workshop_module, variant)
+
+
+def test_threads_launch_at_once(driver, variant, workshop_module):
+    """Each with its own values and stream, though all of them launch the same kernel."""
+    if variant.name != "cluster":
+        pytest.skip("the same for every kernel")
+    kernel = loaded(workshop_module, variant)
+    count = len(workshop_module.parameters(type(variant.kernel)))
+    driver.contexts.append(CONTEXT)
+    driver.delay = 0.002
+
+    def launch(number: int) -> None:
+        for _ in range(5):
+            kernel.launch([number] * count, (16 * number, number, 1), number)
+
+    threads = [threading.Thread(target=launch, args=(number,)) for number in range(1, 9)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(launch.stream for launch in driver.launches) == sorted([*range(1, 9)] * 5)
+    for launch in driver.launches:
+        assert launch.values == [launch.stream] * count
+        assert launch.grid == (16 * launch.stream, launch.stream, 1)

@@ -1,0 +1,101 @@
+"""The scratch memory that a deployment needs, and the splits of its launch, by default and on request."""
+
+import types
+
+import pytest
+import torch
+
+from stages.partial import PartialRecord
+from tests.kernels.scale import GPU
+from tests.kernels.test_host import Case, refuse
+from verification.attention import HEAD_DIM
+
+pytest_plugins = ["tests.kernels.split_subject"]
+
+RECORD = PartialRecord(HEAD_DIM).bytes
+"""Bytes of one row's partial of one cluster."""
+
+
+@pytest.mark.parametrize(
+    ("requests", "kv_heads", "num_splits"), [(1, 1, 1), (8, 2, 3), (3, 16, 32), (0, 2, 4)]
+)
+def test_scratch_is_a_record_a_row_and_cluster(split_module, requests, kv_heads, num_splits):
+    """64 rows a request and KV head, each split a cluster; one counter of 4 bytes a row."""
+    rows = requests * kv_heads * 64
+    deployment = {"kv_heads": kv_heads, "max_seq_len": 131072, "num_splits": num_splits}
+    assert split_module.workspace_bytes(requests, **deployment) == rows * num_splits * RECORD
+    assert split_module.counters_bytes(requests, **deployment) == 4 * rows
+    workspace, counters = split_module.allocate_scratch(requests, **deployment, device="cpu")
+    assert workspace.dtype == torch.uint8 and workspace.shape == (rows * num_splits * RECORD,)
+    assert counters.dtype == torch.int32 and counters.shape == (rows,) and not counters.any()
+
+
+def test_a_cluster_of_another_size_needs_the_same(split_module):
+    """Records are those of clusters, not of CTAs."""
+    tiny, split = (
+        split_module.workspace_bytes(2, 2, 16384, None, 3, variant=name) for name in ("split_tiny", "split")
+    )
+    assert tiny == split > 0
+
+
+def test_splits_by_default(split_module):
+    """What was fastest, or nearly, in the sweep of docs/measurements.md; 1 where nothing is spread."""
+    default = split_module.default_splits
+    assert default(2, 8192, multiprocessors=132) == 3
+    assert default(2, 32768, multiprocessors=132) == 6
+    assert default(2, 131072, multiprocessors=132) == 10
+    assert default(4, 32768, multiprocessors=132) == 5
+    assert default(1, 131072, multiprocessors=132) == 21
+    assert default(4, 131072, multiprocessors=132, requests=8) == 3
+    assert default(2, 32768, multiprocessors=132, requests=8) in (1, 2)
+    assert default(16, 131072, multiprocessors=132, requests=64) == 1
+    assert default(1, 131072, multiprocessors=264) > default(1, 131072, multiprocessors=132)
+    assert default(1, 131072, multiprocessors=8) >= 1
+    assert default(1, 131072, 2048) == default(1, 4096) == default(1, 2048) == 1
+    with pytest.raises(ValueError, match="max_seq_len=1048577"):
+        default(1, 1048577)
+
+
+@pytest.mark.parametrize("window", [None, 100000])
+def test_scratch_of_the_default_splits(split_module, window):
+    """Without num_splits, the scratch memory is that of the splits that a call will choose."""
+    multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count if GPU else 132
+    splits = split_module.default_splits(2, 131072, window, multiprocessors=multiprocessors)
+    for name in ("workspace_bytes", "counters_bytes"):
+        size = getattr(split_module, name)
+        assert size(3, 2, 131072, window) == size(3, 2, 131072, window, splits)
+
+
+@pytest.mark.parametrize("window", [None, 100000])
+def test_scratch_is_that_of_the_named_device(split_module, monkeypatch, window):
+    """The default splits are those of the device that will run the calls, whichever is current."""
+    counts = {"cuda:0": 264, "cuda:1": 66}
+    monkeypatch.setattr(
+        torch.cuda,
+        "get_device_properties",
+        lambda device: types.SimpleNamespace(multi_processor_count=counts[str(device)]),
+    )
+    sizes = split_module.workspace_bytes, split_module.counters_bytes
+    for device, multiprocessors in ((0, 264), ("cuda:1", 66), (torch.device("cuda", 1), 66), ("cpu", 132)):
+        splits = split_module.default_splits(1, 131072, window, multiprocessors=multiprocessors)
+        assert split_module.deploy(131072, window).clusters(1, split_module.as_device(device)) == splits
+        for size in sizes:
+            assert size(3, 1, 131072, window, device=device) == size(3, 1, 131072, window, splits)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("requests", -1, "-1", "integer >= 0"),
+        Case("requests", 2.0, "2.0", "integer >= 0"),
+        Case("kv_heads", 0, "0", "1..65535"),
+        Case("kv_heads", True, "True", "1..65535"),
+    ],
+    ids=str,
+)
+def test_sizes_of_nothing_sensible_are_refused(split_module, case):
+    """The scratch memory's as well as a call's."""
+    given = {"requests": 1, "kv_heads": 2, "max_seq_len": 131072, case.argument: case.value}
+    refuse(case, lambda: split_module.workspace_bytes(**given))
+    refuse(case, lambda: split_module.counters_bytes(**given))
+    refuse(case, lambda: split_module.allocate_scratch(given.pop("requests"), **given, device="cpu"))

@@ -1,0 +1,46 @@
+"""The smallest kernel of each skeleton as test subjects that are used alike: a plugin of tests that name it.
+
+For what takes many launches, or many kinds of input: on the emulator one takes some hundredths of a second.
+On a GPU the variants that users have come on top.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from generated import attn2 as checked_in
+from tests.kernels.conftest import Subject
+from tests.kernels.scale import GPU
+from verification.problems import Problem
+
+pytest_plugins = ["tests.kernels.split_subject"]
+
+NAMES = ("cluster_tiny", "split_tiny", *(("cluster", "split") if GPU else ()))
+
+
+@dataclass(frozen=True)
+class ClusterSubject(Subject):
+    """A cluster variant, which takes a number of splits and makes nothing of it."""
+
+    @property
+    def epilogue(self) -> str:
+        """The name of the reference's epilogue."""
+        return "plain" if self.name == "cluster_tiny" else "norm_gate"
+
+    def run(self, problem: Problem, num_splits: int = 1, **more: Any) -> torch.Tensor:
+        """See `Subject.run`."""
+        return super().run(problem, **more)
+
+    def check(self, problem: Problem, num_splits: int = 1, **more: Any) -> torch.Tensor:
+        """See `Subject.check`."""
+        return super().check(problem, **more)
+
+
+@pytest.fixture(params=NAMES)
+def tiny(request, splits, split_module, device):
+    """Each of them in turn."""
+    if request.param in splits:
+        return splits[request.param]
+    return ClusterSubject(checked_in if request.param == "cluster" else split_module, request.param, device)

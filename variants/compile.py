@@ -1,0 +1,58 @@
+"""Compiles kernels: from a form of a variant to machine code, with no GPU.
+
+Contract
+    What comes out depends on the module, the form, the architecture and the version of CuTe DSL alone; the
+    same input gives the same bytes.
+"""
+
+import inspect
+import tempfile
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64
+from cutlass.cute.runtime import make_fake_stream, make_ptr
+
+from variants.checks import require
+from variants.deployment import variant_named
+from variants.variant import Form
+
+# One at a time: CuTe DSL keeps what it is tracing in one place for all threads. All generated modules of a
+# process share the lock, so it lies with the package that needs it.
+COMPILING = vars(cutlass).setdefault("_stagewright_compiling", threading.Lock())
+
+
+@dataclass(frozen=True)
+class Image:
+    """A compiled kernel: a cubin for one architecture, and the name of the kernel in it."""
+
+    cubin: bytes
+    entry: str
+
+
+def compile_form(form: Form, arch: str, options: str = "") -> Any:
+    """What `cute.compile` returns for a form, whatever the machine. options: more of its options."""
+    variant = variant_named(form.variant)
+    require(variant.windows or not form.windowed, f"variant {variant.name!r} serves no window")
+    kernel = variant.kernel.form(pdl=form.pdl, windowed=form.windowed)
+    values = {
+        cute.Pointer: make_ptr(cutlass.Uint8, 16, cute.AddressSpace.gmem, assumed_align=16),
+        **{Int64: Int64(16), Int32: Int32(1), Float32: Float32(1.0)},
+        cuda.CUstream: make_fake_stream(),
+    }
+    signature = inspect.signature(inspect.unwrap(type(kernel).__call__))
+    arguments = [values[p.annotation] for p in signature.parameters.values() if p.name != "self"]
+    with COMPILING:
+        return cute.compile(kernel, *arguments, options=f"--gpu-arch {arch} {options}".strip())
+
+
+def compile_image(form: Form, arch: str) -> Image:
+    """The machine code of a form."""
+    with tempfile.TemporaryDirectory() as folder:
+        compiled = compile_form(form, arch, f"--keep-cubin --dump-dir {folder}")
+        (entry,) = compiled.kernel_info
+        return Image(compiled.artifacts.CUBIN, entry)

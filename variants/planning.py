@@ -1,0 +1,122 @@
+"""What an engine asks before it serves: which kernel, how many splits, how much scratch memory.
+
+Contract
+    Answers are the ones that calls with the same arguments act on. Nothing here needs a GPU; where the device
+    decides, the one that is named or else the current one is asked, and where there is none, those that the
+    kernels were made for. Everything raises ValueError for a deployment that no kernel here serves.
+"""
+
+import torch
+
+from variants.checks import as_device, check_kv_heads, is_whole, require
+from variants.deployment import Deployment, check_context, deploy
+from variants.module import VARIANTS
+from variants.variant import most_window_pages
+
+
+def split_kernel(max_seq_len: int, window: int | None = None) -> bool:
+    """Whether a deployment launches a kernel that can spread a request over several clusters."""
+    return bool(deploy(max_seq_len, window).variant.kernel.splits)
+
+
+def split_forms(max_seq_len: int, window: int | None = None) -> tuple[str, bool]:
+    """How a deployment's kernel merges, and whether it loops over the steps of a short request.
+
+    ("cluster", ...) if no request is ever spread over clusters, else ("workspace", ...).
+    """
+    deployment = deploy(max_seq_len, window)
+    return "workspace" if deployment.splits else "cluster", bool(deployment.variant.kernel.splits)
+
+
+def window_pages(window: int) -> int:
+    """The most pages from row 0's first visible key to a request's last, for a window of this many keys.
+
+    The T rows of a request see window + T - 1 keys together, which may begin in the last slot of a page.
+    """
+    require(window is not None, "window must be an integer >= 1, got None")
+    check_context(1, window)
+    kernel = VARIANTS[0].kernel
+    return most_window_pages(window, kernel.tokens, kernel.page_size)
+
+
+def default_splits(
+    kv_heads: int,
+    max_seq_len: int,
+    window: int | None = None,
+    variant: str | None = None,
+    multiprocessors: int = 132,
+    requests: int = 1,
+) -> int:
+    """How many clusters should share a long request; 1 where no request is ever split.
+
+    With `requests` 1 it is what a deployment has that does not say, whatever number of requests its calls
+    have, so bits do not depend on that. An engine that mostly serves more at a time asks for them, and gives
+    the answer as `num_splits` from then on. Chosen by a model of a launch's time (`variants.splits`).
+    """
+    deployment = deploy(max_seq_len, window, None, variant)
+    check_kv_heads(kv_heads)
+    require(is_whole(requests, 1), f"requests must be an integer >= 1, got {requests!r}")
+    require(is_whole(multiprocessors, 1), f"multiprocessors must be an integer >= 1, got {multiprocessors!r}")
+    return deployment.default_splits(requests, kv_heads, multiprocessors)
+
+
+def workspace_bytes(
+    requests: int,
+    kv_heads: int,
+    max_seq_len: int,
+    window: int | None = None,
+    num_splits: int | None = None,
+    variant: str | None = None,
+    device: torch.device | int | str | None = None,
+) -> int:
+    """Bytes of the workspace for up to `requests` requests on a device; 0 if the deployment needs none.
+
+    A partial record (m, l, o: FP32, padded) for each row of a request and KV head and each of the num_splits
+    clusters that work on it.
+    """
+    return _scratch_bytes(requests, kv_heads, deploy(max_seq_len, window, num_splits, variant), device)[0]
+
+
+def counters_bytes(
+    requests: int,
+    kv_heads: int,
+    max_seq_len: int,
+    window: int | None = None,
+    num_splits: int | None = None,
+    variant: str | None = None,
+    device: torch.device | int | str | None = None,
+) -> int:
+    """Bytes of the counters for up to `requests` requests: a uint32 a row, padded to 16. 0 if not needed."""
+    return _scratch_bytes(requests, kv_heads, deploy(max_seq_len, window, num_splits, variant), device)[1]
+
+
+def allocate_scratch(
+    requests: int,
+    *,
+    kv_heads: int,
+    max_seq_len: int,
+    window: int | None = None,
+    num_splits: int | None = None,
+    device: torch.device | int | str | None = None,
+    variant: str | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A workspace (uint8) and zeroed counters (int32) for calls of up to `requests` requests on a device.
+
+    device: the current CUDA device if not given. Calls that may run at the same time need scratch memory of
+    their own; others may share it. Counters have to be zero before a call, and a call leaves them so.
+    """
+    place = as_device(device)
+    deployment = deploy(max_seq_len, window, num_splits, variant)
+    workspace, counters = _scratch_bytes(requests, kv_heads, deployment, place)
+    return (
+        torch.empty(workspace, dtype=torch.uint8, device=place),
+        torch.zeros(counters // 4, dtype=torch.int32, device=place),
+    )
+
+
+def _scratch_bytes(requests, kv_heads, deployment: Deployment, device) -> tuple[int, int]:
+    require(is_whole(requests, 0), f"requests must be an integer >= 0, got {requests!r}")
+    check_kv_heads(kv_heads)
+    if device is None and not torch.cuda.is_available():
+        device = "cpu"
+    return deployment.scratch_bytes(requests, kv_heads, as_device(device))
