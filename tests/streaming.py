@@ -74,7 +74,7 @@ class Streaming(MicroKernel):
         taken: cute.Pointer,
         steps: cute.Pointer,
         head_offset: Int64,
-        page_stride: Int64,
+        page_stride: Int32,
         stream: cuda.CUstream,
     ):
         self.kernel(
@@ -96,7 +96,7 @@ class Streaming(MicroKernel):
         taken: Int64,
         steps: Int64,
         head_offset: Int64,
-        page_stride: Int64,
+        page_stride: Int32,
     ):
         lane, warp = cute.arch.lane_idx(), cute.arch.warp_idx()
         cta, _, _ = cute.arch.block_idx()
@@ -106,7 +106,7 @@ class Streaming(MicroKernel):
         shared = cute.arch.get_dyn_smem(cutlass.Uint8, alignment=SHARED_ALIGN).toint()
         region = shared + self.regions[0]["page_ring"]
         a_step = self.ring.ring_pages_per_step
-        walk = PageWalk(table + Int64(begin) * 4, columns, cache + head_offset, Int32(page_stride), first, 1)
+        walk = PageWalk(table + Int64(begin) * 4, columns, cache + head_offset, page_stride, first, 1)
         entries = self.ring.start(walk, live, region)
         count = (live + (a_step - 1)) // a_step
         for step in cutlass.range(count, unroll=1):
