@@ -64,6 +64,9 @@ class Ring:
     warps: int
     depth: int
 
+    def empty(self):
+        """As the protocol has it."""
+
     def begin(self, walk):
         """As the protocol has it."""
 

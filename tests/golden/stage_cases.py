@@ -128,8 +128,8 @@ def _attention_cases() -> list[Case]:
 
     scores = inputs.normal(72, 3, ROWS, 32) * np.float32(4)
     o = inputs.normal(73, ROWS, HEAD_DIM)
-    keys = 16 * 64 * np.arange(6)[:, None] + np.arange(16)
-    step = weighing.Case(scores, keys.reshape(3, 32), ((10, 2000), (11, 2001)), 0.18, o)
+    numbers = 16 * 64 * np.arange(6)[:, None] + np.arange(16)
+    step = weighing.Case(scores, numbers.reshape(3, 32), ((10, 2000), (11, 2001)), 0.18, o)
     steps = [step.but(masked=masked, scale=scale) for masked in (True, False) for scale in (0.18, 3.1)]
     online = weighing.Weighing(2, 3)
 

@@ -172,7 +172,7 @@ def test_without_the_exchange_of_chunks_there_are_conflicts():
     """The count above sees conflicts: with the chunks in their plain order the banks collide."""
     kernel = ring(8, 4)
     ptx = compile_kernel(kernel, ARCHITECTURES[0]).ptx
-    plain, edits = re.subn(r"xor\.b32(\s+)(%r\d+), (%r\d+), %r\d+;", r"mov.b32\1\2, \3;", ptx)
+    plain, edits = re.subn(r"xor\.b32(\s+)(%r\d+), %r\d+, (%r\d+);", r"mov.b32\1\2, \3;", ptx)
     assert edits == 2  # where the copies put chunks, and where V is read
     counts, _, _ = watch(kernel, 8, plain, checks=False)
     assert counts.shared.extra > 0
