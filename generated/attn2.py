@@ -11,7 +11,7 @@ push dsmem, cluster_merge rank_order, grid_merge workspace, epilogue norm_gate.
 Generated from spec.yaml; do not edit. Change the spec, or the file named above a section, then run
 `python -m generator generate`.
 
-sha256 of the plan, sources, template and formatter: 690bc19dea6fcebc34cc024c4dd93a742dd061a21f27d4552c85dec20c933cb3
+sha256 of the plan, sources, template and formatter: f32955eb9027ae224ea301e551c294411cd07ffbd380201a7f6642924479677a
 """
 
 import contextlib
@@ -61,7 +61,7 @@ __all__ = [
 NAME = "attn2"
 """In the spec; the name of the entry point."""
 
-DIGEST = "690bc19dea6fcebc34cc024c4dd93a742dd061a21f27d4552c85dec20c933cb3"
+DIGEST = "f32955eb9027ae224ea301e551c294411cd07ffbd380201a7f6642924479677a"
 """Of what this module was made from: what is compiled from it is known by this."""
 
 
@@ -2144,7 +2144,8 @@ class SplitKernel(AttentionKernel):
 
     short_rounds: pages a warp of one cluster that still are a short request. ring_pages_per_step: pages of a
     long request that are attended at once. resident_ctas: CTAs that fit on a multiprocessor, as far as
-    registers go. windowed: the deployment has a window. The offsets are bytes from the start of a CTA's dynamic shared memory, shared_bytes its size.
+    registers go. windowed: the deployment has a window. The offsets are bytes from the start of a CTA's
+    dynamic shared memory, shared_bytes its size.
     """
 
     short_rounds: int
@@ -2777,7 +2778,7 @@ def check_address(name: str, address: int, alignment: int) -> None:
 #
 # Contract
 #     Clusters of CTAs run within a GPC, so the device holds so many at a time and no more: `layer` clusters
-#     put one CTA on nearly every multiprocessor, and some layers fit on top of each other. A further layer slows
+#     put one CTA on nearly every multiprocessor, and some layers fit on top of each other. One layer more slows
 #     pages down, but by less than it adds; what does not fit waits for a wave of its own. Each CTA takes the
 #     time of its pages, and some to begin and to merge. The model's numbers were fitted to measurements on an
 #     H200 (docs/measurements.md shows rule and sweep); they decide speed only.

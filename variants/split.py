@@ -82,7 +82,8 @@ class SplitKernel(AttentionKernel):
 
     short_rounds: pages a warp of one cluster that still are a short request. ring_pages_per_step: pages of a
     long request that are attended at once. resident_ctas: CTAs that fit on a multiprocessor, as far as
-    registers go. windowed: the deployment has a window. The offsets are bytes from the start of a CTA's dynamic shared memory, shared_bytes its size.
+    registers go. windowed: the deployment has a window. The offsets are bytes from the start of a CTA's
+    dynamic shared memory, shared_bytes its size.
     """
 
     short_rounds: int

@@ -2,7 +2,7 @@
 
 Contract
     Clusters of CTAs run within a GPC, so the device holds so many at a time and no more: `layer` clusters
-    put one CTA on nearly every multiprocessor, and some layers fit on top of each other. A further layer slows
+    put one CTA on nearly every multiprocessor, and some layers fit on top of each other. One layer more slows
     pages down, but by less than it adds; what does not fit waits for a wave of its own. Each CTA takes the
     time of its pages, and some to begin and to merge. The model's numbers were fitted to measurements on an
     H200 (docs/measurements.md shows rule and sweep); they decide speed only.

@@ -41,7 +41,8 @@ def test_nothing_is_touched_before_the_wait(tiny, pdl):
     problem = make_problem([long_length(tiny), 9, 0])
     arguments, watch = problem.arguments(), Waiting()
     if kernel_of(tiny).splits:
-        arguments.update(tiny.scratch(problem).arguments(), num_splits=1)
+        scratch = tiny.scratch(problem).arguments()
+        arguments.update({name: tensor.cpu() for name, tensor in scratch.items()}, num_splits=1)
     run_emulated(tiny.module, tiny.name, arguments, pdl=pdl, observers=[watch], checks=False)
     assert watch.accesses
     assert (not watch.early) is pdl, watch.early[:3]

@@ -6,7 +6,7 @@ import pytest
 
 from emulator.counts import Counts
 from tests.kernels.conftest import EPILOGUES, Subject
-from verification.attention import PAGE_SIZE
+from verification.attention import HEADS_PER_KV, PAGE_SIZE, ROW_GROUP, TOKENS
 from verification.problems import make_problem
 from verification.runner import run_emulated
 
@@ -23,12 +23,19 @@ def emulated(request, workshop_module) -> Subject:
     return Subject(workshop_module, request.param, "cpu")
 
 
-def mma_of_a_row_group(length, partition):
-    """Scores of whole steps, values of live pages; twice of the last, of which the tokens see unlike keys."""
-    pages = math.ceil(length / PAGE_SIZE)
-    walks = [len(range(warp, pages, partition.stride)) for warp in range(partition.stride)]
-    steps = sum(math.ceil(walk / partition.pages_per_step) for walk in walks)
-    return MMA * (steps * partition.pages_per_step + pages + (length > 0))
+def mma_of_a_row_group(row_group, length, partition):
+    """Scores and values of each page of a step; values twice in steps of which a token does not see all."""
+    last_key_of_both = length - TOKENS + row_group * ROW_GROUP // HEADS_PER_KV
+    pages, a_step = math.ceil(length / PAGE_SIZE), partition.pages_per_step
+    total = 0
+    for warp in range(partition.stride):
+        walk = range(warp, pages, partition.stride)
+        for at in range(0, len(walk), a_step):
+            # A step with fewer pages reaches past the last key.
+            end = walk[at] + (a_step - 1) * partition.stride
+            whole = (end + 1) * PAGE_SIZE - 1 <= last_key_of_both
+            total += MMA * a_step * (2 if whole else 3)
+    return total
 
 
 @pytest.mark.parametrize("lengths", [[2048], [45, 0, 1033]], ids=str)
@@ -56,8 +63,12 @@ def test_traffic_and_arithmetic(emulated, lengths):
 
     assert kernel.warps == 4 and counts.shared.accesses > 0
     assert counts.shared.extra == 0, counts.conflicts
-    row_groups = kernel.row_groups * kv_heads
-    assert counts.mma == row_groups * sum(mma_of_a_row_group(n, emulated.partition) for n in lengths)
+    expected = [
+        mma_of_a_row_group(row_group, length, emulated.partition)
+        for row_group in range(kernel.row_groups)
+        for length in lengths
+    ]
+    assert counts.mma == kv_heads * sum(expected)
 
 
 def test_a_launch_is_quick(emulated):
