@@ -11,7 +11,7 @@ push dsmem, cluster_merge rank_order, grid_merge workspace, epilogue norm_gate.
 Generated from spec.yaml; do not edit. Change the spec, or the file named above a section, then run
 `python -m generator generate`.
 
-sha256 of the plan, sources, template and formatter: 13677d41a455ec327764900842b728b7da7f8275e821e8b92a3889549db2dc50
+sha256 of the plan, sources, template and formatter: f32955eb9027ae224ea301e551c294411cd07ffbd380201a7f6642924479677a
 """
 
 import contextlib
@@ -61,7 +61,7 @@ __all__ = [
 NAME = "attn2"
 """In the spec; the name of the entry point."""
 
-DIGEST = "13677d41a455ec327764900842b728b7da7f8275e821e8b92a3889549db2dc50"
+DIGEST = "f32955eb9027ae224ea301e551c294411cd07ffbd380201a7f6642924479677a"
 """Of what this module was made from: what is compiled from it is known by this."""
 
 
@@ -141,10 +141,10 @@ class PageFragments:
 class RowState:
     """What a lane has of the partials of its two rows (g, then g + 8) while a warp attends.
 
-    m: [2] running maxima of the base-2 logits, the same in the four lanes of a row. l: [2] sums of this lane's weights alone.
-    o: [head_dim / 8 tiles of 4] unnormalised outputs, an mma accumulator: tile j holds two dims for row g
-    and then for row g + 8, those of pair j. (While V comes in columns they are dims 8 j + 2t and
-    8 j + 2t + 1, until the values stage's `finish` gives each lane the dims of its pairs.)
+    m: [2] running maxima of the base-2 logits, the same in the four lanes of a row. l: [2] sums of this
+    lane's weights alone. o: [head_dim / 8 tiles of 4] unnormalised outputs, an mma accumulator: tile j holds
+    two dims for row g and then for row g + 8, those of pair j. (While V comes in columns they are dims
+    8 j + 2t and 8 j + 2t + 1, until the values stage's `finish` gives each lane the dims of its pairs.)
     """
 
     m: cute.Tensor
@@ -813,7 +813,7 @@ class MmaScores:
 # Contract
 #     The last `tokens` cache entries of a request are the tokens being verified. Token i of a request of
 #     length L sees keys [0, L - tokens + i]; with a window of W keys, the token's own among them,
-#     [max(0, L - tokens + i - W + 1), L - tokens + i].
+#     [L - tokens + i - W + 1, L - tokens + i], of which those below 0 are no keys.
 #
 #     A lane's two rows belong to the tokens of rows g and g + 8 of its row group; `heads_per_kv` is a
 #     multiple of 8, so that all lanes agree on the two tokens.
@@ -1071,17 +1071,17 @@ class OnlineSoftmax:
 #
 # Contract
 #     Adds to the accumulator of a row group the values of a page, weighted. Pair j of tile n of V is at
-#     n * pairs(head_dim) + j. V may come in rows, a slot's dims side by side, as lanes load it: the mma wants a
-#     dim's slots side by side, which is the transpose of an 8 x 8 matrix a pair, and so the output's dims come
-#     out in the permuted order of V. Or it comes in columns: slots 2t and 2t + 1 of the tile, of dim 8 j + g, an
-#     mma B fragment as it stands; then nothing is transposed, the dims come out in order, and `finish` after
-#     the last step permutes them. Both give the same bits.
+#     n * pairs(head_dim) + j. V may come in rows, a slot's dims side by side, as lanes load it: the mma wants
+#     a dim's slots side by side, which is the transpose of an 8 x 8 matrix a pair, and so the output's dims
+#     come out in the permuted order of V. Or it comes in columns: slots 2t and 2t + 1 of the tile, of dim
+#     8 j + g, an mma B fragment as it stands; then nothing is transposed, the dims come out in order, and
+#     `finish` after the last step permutes them. Both give the same bits.
 #
 #     A slot's value must reach the rows that see the slot, and no other row, though the 16 rows of an mma
 #     may belong to two tokens: with a weight of 0, a NaN or an Inf in V would still spoil the product. Pages
-#     that both tokens see whole, nearly all, take one mma a tile. In the others the caller asks for masking: the
-#     slots that a token does not see are zeroed, and each of the two tokens gets an mma of its own, of which
-#     only its rows are kept. Both ways add the same numbers in the same order, so they agree bit for bit.
+#     that both tokens see whole, nearly all, take one mma a tile. In the others the caller asks for masking:
+#     the slots that a token does not see are zeroed, and each of the two tokens gets an mma of its own, of
+#     which only its rows are kept. Both ways add the same numbers in the same order, so they agree bit for bit.
 #
 #     Called by whole warps; no barrier, no fence, no memory.
 # ============================================================================================================
@@ -1447,6 +1447,10 @@ class NormGateEpilogue:
 # ============================================================================================================
 
 
+SHARED_ALIGN = 128
+"""Alignment of a CTA's dynamic shared memory; no region can be aligned better."""
+
+
 BF16_SIGNS = -0x7FFF8000
 """The sign bits of a pair of BF16 numbers."""
 
@@ -1696,7 +1700,7 @@ class ClusterKernel(AttentionKernel):
         row_group = block // self.cluster % self.row_groups
         request = block // (self.cluster * self.row_groups)
         first_row = row_group * ROWS
-        shared = cute.arch.get_dyn_smem(cutlass.Uint8, alignment=16).toint()
+        shared = cute.arch.get_dyn_smem(cutlass.Uint8, alignment=SHARED_ALIGN).toint()
         arrived, rank_partials = shared + self.arrived, shared + self.rank_partials
 
         self.push.open(arrived)
@@ -1826,14 +1830,15 @@ def tiles(page_size: int) -> int:
 # Page ring: the pages of a CTA stream through shared memory with `cp.async`, and every warp reads each.
 #
 # Contract
-#     Computes nothing: it fills the K and V fragments of the pages of one step, the same for all warps of the
+#     Computes nothing: it gives the K and V fragments of the pages of one step, the same to all warps of the
 #     CTA, which attend them for different rows. The ring holds `depth` pages; while a step is attended, the
 #     pages of the following ones are on their way.
 #
-#     All threads of the CTA call `open`, `start`, then `take` for each step in turn, then `close`, together and
-#     with the same arguments. A thread copies its own 16-byte chunks of each page and waits for its own copies;
-#     the CTA barrier in `take` makes everybody's visible, and says that the step before has been read by all,
-#     so that its place can be filled again. One barrier a step.
+#     All threads of the CTA call `start`, then `take` for each step in turn, then `close`, together and with
+#     the same arguments. A thread copies its own 16-byte chunks of each page and waits for its own copies; the
+#     CTA barrier in `take` makes everybody's visible, and says that the step before has been read by all, so
+#     that its place can be filled again. One barrier a step. Between one `take` and the next, a warp asks for
+#     the live pages of the step, and for the fragments of each, when it has use for them.
 #
 #     A page that is not live is not read: its place is filled with zeros.
 #
@@ -2050,7 +2055,7 @@ class WorkspaceMerge:
         return merged[1], [merged[2], merged[3]]
 
     def _add(self, row, first, clusters, count, merged):
-        """Merge `count` clusters' records from `first` on, all in flight at once; those past the last are empty."""
+        """Merge `count` records from cluster `first` on, all in flight at once; past the last are none."""
         record = PartialRecord(self.head_dim)
         lane = cute.arch.lane_idx()
         m, l, o = [merged[0]], [merged[1]], [[merged[2], merged[3]]]
@@ -2265,7 +2270,7 @@ class SplitKernel(AttentionKernel):
         """One CTA: find out which way its request goes, and go it."""
         block, kv_head, z = cute.arch.block_idx()
         request = block // (self.cluster * self.row_groups)
-        shared = cute.arch.get_dyn_smem(cutlass.Uint8, alignment=128).toint()
+        shared = cute.arch.get_dyn_smem(cutlass.Uint8, alignment=SHARED_ALIGN).toint()
         self.push.open(shared + self.arrived)
         if cutlass.const_expr(self.pdl):
             griddep_launch_dependents()

@@ -9,9 +9,7 @@ from typing import Any
 from generator.catalog import StageEntry
 from generator.errors import CatalogError
 from stages.contract import MAX_SHARED_BYTES, Barrier, Region
-
-BASE_ALIGN = 16
-"""Alignment of a CTA's dynamic shared memory as the skeletons ask for it; no offset can be aligned better."""
+from variants.kernel import SHARED_ALIGN
 
 MAX_TRANSACTION_BYTES = (1 << 20) - 1
 """Bytes that one phase of an mbarrier can count (PTX ISA, mbarrier: range of the tx-count)."""
@@ -65,10 +63,10 @@ def build_stage(entry: StageEntry, facts: Mapping[str, Any], parameters: Mapping
             f"{entry.path}: stage {entry.label} cannot be built for {known}: {error!r}"
         ) from error
     for region in regions:
-        if region.bytes <= 0 or region.align not in (1, 2, 4, 8, BASE_ALIGN):
+        if region.bytes <= 0 or region.align <= 0 or SHARED_ALIGN % region.align:
             raise CatalogError(
                 f"{entry.path}: region {region.name} of {region.bytes} bytes aligned to {region.align}: a "
-                f"region is not empty, and its alignment is a power of two, at most {BASE_ALIGN}"
+                f"region is not empty, and its alignment is a power of two, at most {SHARED_ALIGN}"
             )
     for barrier in barriers:
         if (barrier.name, _MBARRIER_BYTES, _MBARRIER_BYTES) not in (

@@ -74,10 +74,10 @@ class PageFragments:
 class RowState:
     """What a lane has of the partials of its two rows (g, then g + 8) while a warp attends.
 
-    m: [2] running maxima of the base-2 logits, the same in the four lanes of a row. l: [2] sums of this lane's weights alone.
-    o: [head_dim / 8 tiles of 4] unnormalised outputs, an mma accumulator: tile j holds two dims for row g
-    and then for row g + 8, those of pair j. (While V comes in columns they are dims 8 j + 2t and
-    8 j + 2t + 1, until the values stage's `finish` gives each lane the dims of its pairs.)
+    m: [2] running maxima of the base-2 logits, the same in the four lanes of a row. l: [2] sums of this
+    lane's weights alone. o: [head_dim / 8 tiles of 4] unnormalised outputs, an mma accumulator: tile j holds
+    two dims for row g and then for row g + 8, those of pair j. (While V comes in columns they are dims
+    8 j + 2t and 8 j + 2t + 1, until the values stage's `finish` gives each lane the dims of its pairs.)
     """
 
     m: cute.Tensor

@@ -3,7 +3,7 @@
 Contract
     The last `tokens` cache entries of a request are the tokens being verified. Token i of a request of
     length L sees keys [0, L - tokens + i]; with a window of W keys, the token's own among them,
-    [max(0, L - tokens + i - W + 1), L - tokens + i].
+    [L - tokens + i - W + 1, L - tokens + i], of which those below 0 are no keys.
 
     A lane's two rows belong to the tokens of rows g and g + 8 of its row group; `heads_per_kv` is a
     multiple of 8, so that all lanes agree on the two tokens.

@@ -1,4 +1,4 @@
-"""A micro-kernel around a ring: the pages of walks in, the fragments that every warp gets out."""
+"""A micro-kernel around a ring: the pages of walks in, the fragments that every warp reads out."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,20 +7,23 @@ import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
 import numpy as np
-from cutlass import Float32, Int64
+from cutlass import Float32, Int32, Int64
 
 from stages.contract import Contract
-from stages.fragments import PageFragments
 from stages.pages.walk import PageWalk
 from stages.ptx import load_global_i32, store_global_f32x2, store_global_i32
 from tests import layouts
 from tests.device import Launch, MicroKernel, out
 from tests.micro import place
+from variants.kernel import SHARED_ALIGN
 
 PAGE_SIZE, HEAD_DIM = layouts.PAGE_SIZE, layouts.HEAD_DIM
 PAGE_BYTES = PAGE_SIZE * 2 * HEAD_DIM * 2
 REGISTERS = 16
 """Registers of one page's K, and of its V."""
+
+PAGE_FILE = 2 * REGISTERS * 128
+"""Bytes of what one warp stores of a page."""
 
 CTAS = 8
 """The walks of a launch, at most: one a CTA."""
@@ -32,23 +35,25 @@ WORDS = 5
 
 @dataclass(frozen=True)
 class Streaming(MicroKernel):
-    """Stores what `take` hands over, as `taken_shape` says, and the number of steps: [CTA, warp].
+    """Stores what the pages give, as `taken_shape` says, and the number of steps: [CTA, warp].
 
     walks: [CTA, 5] of a walk's first entry in the table, how many columns it may read, which of them is the
-    first of its pages, how many are live, and the steps of the CTAs before. There are as many steps as a walk
-    of `live` pages has. The fragments hold ones in all bits before each step.
+    first of its pages, how many are live, and the pages that the CTAs before store. There are as many steps
+    as a walk of `live` pages has. dead: pages of the last step that are not live are asked for as well.
     """
 
     contract: Contract
     ring: Any
     warps: int
+    dead: bool = False
 
     def __str__(self):
         name, ring = type(self.ring).__name__, self.ring
-        return f"Streaming_{name}_{ring.depth}_deep_{ring.pages_per_step}_pages_{self.warps}_warps"
+        shape = f"{ring.depth}_deep_{ring.ring_pages_per_step}_pages_{self.warps}_warps"
+        return f"Streaming_{name}_{shape}" + "_dead" * self.dead
 
     def __hash__(self):
-        return hash((self.ring, self.warps))
+        return hash((self.ring, self.warps, self.dead))
 
     @property
     def regions(self) -> tuple[dict[str, int], int]:
@@ -69,7 +74,7 @@ class Streaming(MicroKernel):
         taken: cute.Pointer,
         steps: cute.Pointer,
         head_offset: Int64,
-        page_stride: Int64,
+        page_stride: Int32,
         stream: cuda.CUstream,
     ):
         self.kernel(
@@ -91,30 +96,38 @@ class Streaming(MicroKernel):
         taken: Int64,
         steps: Int64,
         head_offset: Int64,
-        page_stride: Int64,
+        page_stride: Int32,
     ):
         lane, warp = cute.arch.lane_idx(), cute.arch.warp_idx()
         cta, _, _ = cute.arch.block_idx()
         begin, columns, first, live, before = [
             load_global_i32(walks + Int64(4 * (WORDS * cta + i))) for i in range(WORDS)
         ]
-        region = cute.arch.get_dyn_smem(cutlass.Uint8, alignment=16).toint() + self.regions[0]["page_ring"]
-        a_step = self.ring.pages_per_step
-        self.ring.open(region)
+        shared = cute.arch.get_dyn_smem(cutlass.Uint8, alignment=SHARED_ALIGN).toint()
+        region = shared + self.regions[0]["page_ring"]
+        a_step = self.ring.ring_pages_per_step
         walk = PageWalk(table + Int64(begin) * 4, columns, cache + head_offset, page_stride, first, 1)
-        state = self.ring.start(walk, live, region)
-        pages = PageFragments.empty(a_step, PAGE_SIZE, HEAD_DIM, self.ring.v_columns)
+        entries = self.ring.start(walk, live, region)
         count = (live + (a_step - 1)) // a_step
         for step in cutlass.range(count, unroll=1):
-            pages.k.fill(-1)
-            pages.v.fill(-1)
-            self.ring.take(walk, live, step, region, state, pages)
-            file = taken + Int64(((before + step) * self.warps + warp) * a_step * 2 * REGISTERS * 128)
-            store_pairs(file, pages.k)
-            store_pairs(file + a_step * REGISTERS * 128, pages.v)
+            self.ring.take(walk, live, step, region, entries)
+            file = taken + Int64((before + step * a_step) * self.warps + warp) * PAGE_FILE
+            rest = live - step * a_step
+            # As the kernels do it: all pages of a whole step at once, those of another one by one.
+            if rest >= a_step:
+                for p in cutlass.range_constexpr(a_step):
+                    self.store(self.ring.page(step, p, region), file + p * self.warps * PAGE_FILE)
+            else:
+                for p in cutlass.range(a_step if self.dead else rest, unroll=1):
+                    self.store(self.ring.page(step, p, region), file + Int64(p) * (self.warps * PAGE_FILE))
         self.ring.close()
         if lane == 0:
             store_global_i32(steps + Int64(4 * (self.warps * cta + warp)), count)
+
+    def store(self, page, file: Int64) -> None:
+        """Store what a page gives."""
+        store_pairs(file, page.keys())
+        store_pairs(file + PAGE_FILE // 2, page.values())
 
 
 def store_pairs(base: Int64, held: cute.Tensor) -> None:
@@ -125,9 +138,9 @@ def store_pairs(base: Int64, held: cute.Tensor) -> None:
         store_global_f32x2(base + Int64(4 * (32 * i + 2 * lane)), pair)
 
 
-def taken_shape(kernel: Streaming, steps: int) -> tuple[int, ...]:
-    """[step, warp, K then V, page of the step, pair of registers, lane, register of the pair]."""
-    return steps, kernel.warps, 2, kernel.ring.pages_per_step, REGISTERS // 2, 32, 2
+def taken_shape(kernel: Streaming, pages: int) -> tuple[int, ...]:
+    """[page, warp, K then V, pair of registers, lane, register of the pair]."""
+    return pages, kernel.warps, 2, REGISTERS // 2, 32, 2
 
 
 def make_cache(pages: int, heads: int) -> np.ndarray:
@@ -143,19 +156,22 @@ def make_cache(pages: int, heads: int) -> np.ndarray:
 
 def steps_of(kernel: Streaming, live: int) -> int:
     """Steps of a walk of `live` pages."""
-    return -(-live // kernel.ring.pages_per_step)
+    return -(-live // kernel.ring.ring_pages_per_step)
+
+
+def pages_of(kernel: Streaming, live: int) -> int:
+    """Pages that are asked for of a walk of `live` pages."""
+    return steps_of(kernel, live) * kernel.ring.ring_pages_per_step if kernel.dead else live
 
 
 def expected(kernel: Streaming, cache, entries, head: int) -> np.ndarray:
-    """What each warp is handed, in the shape of `taken_shape`: the walk's pages, and zeros past the last."""
-    a_step = kernel.ring.pages_per_step
+    """What each warp reads, in the shape of `taken_shape`: the walk's pages, and zeros past the last."""
     fold_v = layouts.fold_page_columns if kernel.ring.v_columns else layouts.fold_page
-    taken = np.zeros((steps_of(kernel, len(entries)), 2, a_step, REGISTERS, 32), np.uint32)
-    for index, entry in enumerate(entries):
+    taken = np.zeros((pages_of(kernel, len(entries)), 2, REGISTERS, 32), np.uint32)
+    for page, entry in zip(taken, entries, strict=False):
         slots = cache[entry, head]
-        taken[index // a_step, 0, index % a_step] = layouts.fold_page(slots[:, :HEAD_DIM])
-        taken[index // a_step, 1, index % a_step] = fold_v(slots[:, HEAD_DIM:])
-    paired = taken.reshape(*taken.shape[:3], REGISTERS // 2, 2, 32).swapaxes(-1, -2)
+        page[0], page[1] = layouts.fold_page(slots[:, :HEAD_DIM]), fold_v(slots[:, HEAD_DIM:])
+    paired = taken.reshape(-1, 2, REGISTERS // 2, 2, 32).swapaxes(-1, -2)
     return np.repeat(paired[:, None], kernel.warps, axis=1)
 
 
@@ -174,18 +190,19 @@ def arguments(kernel: Streaming, cache, table, head: int, walks: list[Walk], tak
     for cta in range(CTAS):
         walk = walks[cta] if cta < len(walks) else Walk(len(table), 0, 0)
         told[cta] = len(table) - walk.columns, walk.columns, walk.first, walk.live, before
-        before += steps_of(kernel, walk.live)
+        before += pages_of(kernel, walk.live)
     strides = (head * PAGE_BYTES, cache.shape[1] * PAGE_BYTES)
     return [cache, table, told, taken, steps, *strides]
 
 
 def check(launch, kernel: Streaming, cache, table, head: int, walks: list[Walk]) -> None:
-    """Every warp is handed the pages of its CTA's walk, in order. All tables end where the memory ends."""
-    counts = [steps_of(kernel, walk.live) for walk in walks]
+    """Every warp reads the pages of its CTA's walk, in order. All tables end where the memory ends."""
+    counts = [pages_of(kernel, walk.live) for walk in walks]
     taken = out(np.uint32, *taken_shape(kernel, sum(counts)))
     given = arguments(kernel, cache, table, head, walks, taken, out(np.int32, CTAS, kernel.warps))
     written, steps = launch(kernel, *given)
-    assert np.all(steps[: len(walks)] == np.array(counts)[:, None]) and not steps[len(walks) :].any()
+    taken_steps = [[steps_of(kernel, walk.live)] for walk in walks]
+    assert np.all(steps[: len(walks)] == taken_steps) and not steps[len(walks) :].any()
     for walk, got in zip(walks, np.split(written, np.cumsum(counts)[:-1]), strict=True):
         begin = len(table) - walk.columns + walk.first
         assert np.array_equal(got, expected(kernel, cache, table[begin : begin + walk.live], head)), walk

@@ -26,7 +26,7 @@ from stages.fragments import ROWS, RowState
 from stages.mask import CausalMask
 from stages.pages.walk import PageWalk
 from stages.ptx import griddep_launch_dependents, griddep_wait, load_global_i32
-from variants.kernel import AttentionKernel
+from variants.kernel import SHARED_ALIGN, AttentionKernel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +128,7 @@ class ClusterKernel(AttentionKernel):
         row_group = block // self.cluster % self.row_groups
         request = block // (self.cluster * self.row_groups)
         first_row = row_group * ROWS
-        shared = cute.arch.get_dyn_smem(cutlass.Uint8, alignment=16).toint()
+        shared = cute.arch.get_dyn_smem(cutlass.Uint8, alignment=SHARED_ALIGN).toint()
         arrived, rank_partials = shared + self.arrived, shared + self.rank_partials
 
         self.push.open(arrived)

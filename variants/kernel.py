@@ -19,6 +19,9 @@ from stages.fragments import ROWS, RowState
 from stages.mask import KeyRange
 from stages.ptx import maximum, mul, select
 
+SHARED_ALIGN = 128
+"""Alignment of a CTA's dynamic shared memory; no region can be aligned better."""
+
 BF16_SIGNS = -0x7FFF8000
 """The sign bits of a pair of BF16 numbers."""
 

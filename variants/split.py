@@ -37,7 +37,7 @@ from stages.mask import CausalMask, KeyRange
 from stages.pages.walk import PageWalk
 from stages.partial import PartialRecord, lane_units
 from stages.ptx import block_index_again, griddep_launch_dependents, griddep_wait, load_global_i32, select
-from variants.kernel import AttentionKernel
+from variants.kernel import SHARED_ALIGN, AttentionKernel
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ class SplitKernel(AttentionKernel):
         """One CTA: find out which way its request goes, and go it."""
         block, kv_head, z = cute.arch.block_idx()
         request = block // (self.cluster * self.row_groups)
-        shared = cute.arch.get_dyn_smem(cutlass.Uint8, alignment=128).toint()
+        shared = cute.arch.get_dyn_smem(cutlass.Uint8, alignment=SHARED_ALIGN).toint()
         self.push.open(shared + self.arrived)
         if cutlass.const_expr(self.pdl):
             griddep_launch_dependents()

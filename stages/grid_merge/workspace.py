@@ -92,7 +92,7 @@ class WorkspaceMerge:
         return merged[1], [merged[2], merged[3]]
 
     def _add(self, row, first, clusters, count, merged):
-        """Merge `count` clusters' records from `first` on, all in flight at once; those past the last are empty."""
+        """Merge `count` records from cluster `first` on, all in flight at once; past the last are none."""
         record = PartialRecord(self.head_dim)
         lane = cute.arch.lane_idx()
         m, l, o = [merged[0]], [merged[1]], [[merged[2], merged[3]]]

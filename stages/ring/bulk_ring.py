@@ -5,14 +5,14 @@ Contract
     KV head is contiguous, so one thread brings it with one `cp.async.bulk`; the other threads do nothing for
     it.
 
-    All threads of the CTA call `open`, `start`, then `take` for each step in turn, then `close`, together and
-    with the same arguments. Behind the pages, the region holds one mbarrier for each step that fits into the
-    ring: 1 arrival (the copying thread's, which announces the bytes) and the bytes of the step's live pages.
-    Step s completes phase s // (steps in the ring) of its barrier. The CTA barrier in `take` says that the
-    step before has been read by all, so that its place can be filled again; the wait that follows acquires
-    the step.
+    All threads of the CTA call `start`, which starts the barriers too, then `take` for each step in turn,
+    then `close`, together and with the same arguments. Behind the pages, the region holds one mbarrier for
+    each step that fits into the ring: 1 arrival (the copying thread's, which announces the bytes) and the
+    bytes of the step's live pages. Step s completes phase s // (steps in the ring) of its barrier. The CTA
+    barrier in `take` says that the step before has been read by all, so that its place can be filled again;
+    the wait that follows acquires the step.
 
-    A page that is not live is not copied, and its fragments are zeros.
+    A page that is not live is not copied, and must not be asked for: its place holds anything.
 
     Pages lie as they come, so two neighbouring slots begin in the same bank. The lanes of odd slots therefore
     read their two chunks of a row in the other order, and select them back: no conflicts.
@@ -38,7 +38,7 @@ from stages.ptx import (
     select,
 )
 from stages.ring.entries import WalkEntries
-from stages.ring.layout import page_bytes, slot_bytes, tiles
+from stages.ring.layout import REGION_ALIGN, page_bytes, slot_bytes, tiles
 
 BARRIER_BYTES = 8
 """Of one mbarrier."""
@@ -165,7 +165,13 @@ CONTRACT = Contract(
         Region(
             "page_ring",
             stage.depth * page_bytes(stage.head_dim, stage.page_size) + stage.steps * BARRIER_BYTES,
+            REGION_ALIGN,
         ),
+    ),
+    unfit=lambda stage: (
+        None
+        if stage.steps > 0
+        else f"a ring of depth {stage.depth} holds no step of {stage.ring_pages_per_step} pages"
     ),
     min_arch=90,
 )

@@ -1,14 +1,15 @@
 """Page ring: the pages of a CTA stream through shared memory with `cp.async`, and every warp reads each.
 
 Contract
-    Computes nothing: it fills the K and V fragments of the pages of one step, the same for all warps of the
+    Computes nothing: it gives the K and V fragments of the pages of one step, the same to all warps of the
     CTA, which attend them for different rows. The ring holds `depth` pages; while a step is attended, the
     pages of the following ones are on their way.
 
-    All threads of the CTA call `open`, `start`, then `take` for each step in turn, then `close`, together and
-    with the same arguments. A thread copies its own 16-byte chunks of each page and waits for its own copies;
-    the CTA barrier in `take` makes everybody's visible, and says that the step before has been read by all,
-    so that its place can be filled again. One barrier a step.
+    All threads of the CTA call `start`, then `take` for each step in turn, then `close`, together and with
+    the same arguments. A thread copies its own 16-byte chunks of each page and waits for its own copies; the
+    CTA barrier in `take` makes everybody's visible, and says that the step before has been read by all, so
+    that its place can be filled again. One barrier a step. Between one `take` and the next, a warp asks for
+    the live pages of the step, and for the fragments of each, when it has use for them.
 
     A page that is not live is not read: its place is filled with zeros.
 
@@ -37,7 +38,7 @@ from stages.ptx import (
     select,
 )
 from stages.ring.entries import WalkEntries
-from stages.ring.layout import page_bytes, slot_bytes, tiles
+from stages.ring.layout import REGION_ALIGN, page_bytes, slot_bytes, tiles
 
 
 @dataclass(frozen=True)
@@ -180,12 +181,14 @@ CONTRACT = Contract(
         "ring_pages_per_step": (1, 2, 4, 8),
         "warps": (1, 2, 4, 8),
     },
-    shared=lambda stage: (Region("page_ring", stage.depth * page_bytes(stage.head_dim, stage.page_size)),),
+    shared=lambda stage: (
+        Region("page_ring", stage.depth * page_bytes(stage.head_dim, stage.page_size), REGION_ALIGN),
+    ),
     unfit=lambda stage: (
         None
         if stage.steps_ahead > 0
-        else f"a ring of depth {stage.depth} holds one step of {stage.ring_pages_per_step} pages, and nothing "
-        "could be on its way while it is attended"
+        else f"a ring of depth {stage.depth} holds no two steps of {stage.ring_pages_per_step} pages, and "
+        "nothing could be on its way while one is attended"
     ),
     min_arch=80,
 )

@@ -11,6 +11,9 @@ Contract
 
 from stages.fragments import TILE
 
+REGION_ALIGN = 128
+"""Alignment of a ring's region: what moves chunks about flips bits of their addresses, all below it."""
+
 
 def slot_bytes(head_dim: int) -> int:
     """Bytes of one slot: K and V of one cache entry and KV head."""

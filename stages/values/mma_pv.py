@@ -2,17 +2,17 @@
 
 Contract
     Adds to the accumulator of a row group the values of a page, weighted. Pair j of tile n of V is at
-    n * pairs(head_dim) + j. V may come in rows, a slot's dims side by side, as lanes load it: the mma wants a
-    dim's slots side by side, which is the transpose of an 8 x 8 matrix a pair, and so the output's dims come
-    out in the permuted order of V. Or it comes in columns: slots 2t and 2t + 1 of the tile, of dim 8 j + g, an
-    mma B fragment as it stands; then nothing is transposed, the dims come out in order, and `finish` after
-    the last step permutes them. Both give the same bits.
+    n * pairs(head_dim) + j. V may come in rows, a slot's dims side by side, as lanes load it: the mma wants
+    a dim's slots side by side, which is the transpose of an 8 x 8 matrix a pair, and so the output's dims
+    come out in the permuted order of V. Or it comes in columns: slots 2t and 2t + 1 of the tile, of dim
+    8 j + g, an mma B fragment as it stands; then nothing is transposed, the dims come out in order, and
+    `finish` after the last step permutes them. Both give the same bits.
 
     A slot's value must reach the rows that see the slot, and no other row, though the 16 rows of an mma
     may belong to two tokens: with a weight of 0, a NaN or an Inf in V would still spoil the product. Pages
-    that both tokens see whole, nearly all, take one mma a tile. In the others the caller asks for masking: the
-    slots that a token does not see are zeroed, and each of the two tokens gets an mma of its own, of which
-    only its rows are kept. Both ways add the same numbers in the same order, so they agree bit for bit.
+    that both tokens see whole, nearly all, take one mma a tile. In the others the caller asks for masking:
+    the slots that a token does not see are zeroed, and each of the two tokens gets an mma of its own, of
+    which only its rows are kept. Both ways add the same numbers in the same order, so they agree bit for bit.
 
     Called by whole warps; no barrier, no fence, no memory.
 """

@@ -64,6 +64,9 @@ class Ring:
     warps: int
     depth: int
 
+    def empty(self):
+        """As the protocol has it."""
+
     def begin(self, walk):
         """As the protocol has it."""
 
@@ -114,8 +117,8 @@ def entry(slot: str, name: str, contract: Contract) -> StageEntry:
 
 
 def with_stages(catalog: Catalog, *entries: StageEntry, skeletons: Any = None) -> Catalog:
-    """`catalog` with more stages, and with other skeletons if they are given."""
-    return Catalog([*catalog.stages(), *entries], skeletons or catalog.skeletons)
+    """`catalog` with more stages, and with other skeletons in the place of its own if they are given."""
+    return Catalog([*catalog.stages(), *entries], {**catalog.skeletons, **(skeletons or {})})
 
 
 RING_KERNEL = dataclasses.make_dataclass(

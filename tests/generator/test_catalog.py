@@ -67,6 +67,7 @@ def test_two_stages_of_one_name(catalog):
 class NoTake:
     """Lacks a method."""
 
+    empty = Ring.empty
     begin = Ring.begin
     start = Ring.start
 
@@ -142,7 +143,7 @@ def test_requirement_of_nothing(catalog):
 
 def test_methods_behind_jit_are_seen_through(catalog):
     """`cute.jit` wraps a method; the parameters are those of the method behind it."""
-    assert catalog.by_slot["values"]["mma_pv"].contract.stage.accumulate.__wrapped__
+    assert catalog.by_slot["grid_merge"]["workspace"].contract.stage.deposit.__wrapped__
 
 
 @pytest.mark.parametrize(

@@ -4,26 +4,40 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from generator.compiled import CompileError, compile_variant, count_instructions, load_module, opcodes
+from generator.render import generate
+from variants.kernel import SHARED_ALIGN
 
-GENERATED = Path(__file__).resolve().parent.parent.parent / "generated" / "attn2.py"
+ROOT = Path(__file__).resolve().parent.parent.parent
+GENERATED, SPEC = ROOT / "generated" / "attn2.py", ROOT / "spec.yaml"
 
 PINNED = {
-    ("cluster", "sm_90a"): (121, 21768),
-    ("cluster", "sm_100a"): (124, 21768),
-    ("split", "sm_90a"): (161, 67592),
-    ("split", "sm_100a"): (182, 67592),
-    ("split windowed", "sm_90a"): (168, 67592),
-    ("split windowed", "sm_100a"): (196, 67592),
+    ("cluster", "sm_90a"): (127, 0, 21768),
+    ("cluster", "sm_100a"): (122, 0, 21768),
+    ("split", "sm_90a"): (158, 0, 50184),
+    ("split", "sm_100a"): (168, 68, 50184),
+    ("split windowed", "sm_90a"): (159, 0, 50184),
+    ("split windowed", "sm_100a"): (168, 64, 50184),
 }
-"""Registers a thread and shared bytes a CTA, of the compiler in constraints.txt, of every form without PDL.
+"""Registers a thread, spilled bytes and shared bytes a CTA, of every form without PDL.
 
-More registers can mean fewer CTAs an SM. Change a number here only together with a new measurement.
+They are those of the compiler in constraints.txt. More registers can mean fewer CTAs an SM; 168 are the most
+with which an SM has three of 128 threads. Change a number here only together with a new measurement.
 """
 
-PARAMETERS = {"cluster": (12, 1), "split": (14, 2)}
-"""The 64-bit parameters of a kernel, pointers and strides, and its integers; each has two numbers besides."""
+RINGS = {
+    ("cp_async_ring", 3, "sm_90a"): (158, 50184),
+    ("cp_async_ring", 2, "sm_100a"): (195, 50184),
+    ("bulk_ring", 3, "sm_90a"): (165, 50200),
+    ("bulk_ring", 2, "sm_100a"): (195, 50200),
+}
+"""Registers and shared bytes of the split kernel with either ring, and most `resident_ctas` without spills."""
+
+SPLIT_PARAMETERS = [".u64"] * 14 + [".u32"] * 2 + [".f32"] * 2 + [".u32"]
+PARAMETERS = {"cluster": [".u64"] * 12 + [".u32"] + [".f32"] * 2, "split": SPLIT_PARAMETERS}
+"""What a kernel is given: pointers and strides, integers, two numbers; the split kernel its clusters too."""
 
 
 @pytest.fixture(scope="module")
@@ -53,9 +67,46 @@ def test_every_form_is_pinned(module):
 
 
 def test_registers_and_shared_memory_are_pinned(form, report):
-    """No spills, no stack, and the registers that were measured."""
+    """The registers and spills that were measured; a stack is there for what is spilled alone."""
+    assert (report.registers, report.spill_bytes, report.shared_bytes) == PINNED[form]
+    assert (report.stack_bytes > 0) == (report.spill_bytes > 0)
+
+
+@pytest.fixture(scope="module")
+def rings(tmp_path_factory):
+    """A module with a split variant for each ring and number of resident CTAs."""
+    spec = yaml.safe_load(SPEC.read_text())
+    variants = spec["modules"]["attn2"]["variants"]
+    split = variants["split"]
+    spec["modules"]["attn2"]["variants"] = {
+        f"{ring}_{ctas}": {
+            **split,
+            "launch": {**split["launch"], "resident_ctas": ctas},
+            "stages": {**split["stages"], "ring": {"stage": ring, "depth": 8}},
+        }
+        for ring, ctas, _ in RINGS
+    }
+    folder = tmp_path_factory.mktemp("rings")
+    (folder / "spec.yaml").write_text(yaml.safe_dump(spec, sort_keys=False))
+    generate(folder / "spec.yaml", folder)
+    return load_module(folder / "attn2.py")
+
+
+@pytest.mark.parametrize(("ring", "ctas", "arch"), RINGS)
+def test_each_ring_compiles_without_spills(ring, ctas, arch, rings):
+    """Its 65536 registers suffice for the CTAs, of 128 threads, that a multiprocessor is to have at once."""
+    name = f"{ring}_{ctas}"
+    shared = next(v for v in rings.VARIANTS if v.name == name).kernel.shared_bytes
+    report = compile_variant(rings, "attn2", name, shared, arch)
     assert (report.spill_bytes, report.stack_bytes) == (0, 0)
-    assert (report.registers, report.shared_bytes) == PINNED[form]
+    assert (report.registers, report.shared_bytes) == RINGS[ring, ctas, arch]
+    assert report.registers * 128 * ctas <= 65536
+
+
+def test_shared_memory_is_aligned_as_regions_are_laid_out(report):
+    """A kernel asks for dynamic shared memory that is aligned as well as any region of it."""
+    (align,) = re.findall(r"\.extern \.shared \.align (\d+) ", report.ptx)
+    assert int(align) == SHARED_ALIGN
 
 
 def test_all_fp32_arithmetic_is_spelled_out(report):
@@ -72,8 +123,7 @@ def test_the_entry_takes_pointers_and_scalars(report):
     """The PTX signature is readable: pointers, strides, integers, two numbers, in the order of the call."""
     parameters = re.search(r"\.entry \w+\((.*?)\)", report.ptx, re.DOTALL).group(1)
     kinds = re.findall(r"\.param (\.\w+)", parameters)
-    wide, integers = PARAMETERS[report.variant]
-    assert kinds == [".u64"] * wide + [".u32"] * integers + [".f32"] * 2
+    assert kinds == PARAMETERS[report.variant]
     assert f"attn2_{report.variant}" in report.ptx
 
 
@@ -81,7 +131,7 @@ def test_each_page_is_loaded_with_16_bytes_a_lane(report):
     """K and V of two pages: 2 * 4 KiB / 32 lanes / 16 B = 16 loads, kept out of L1; none is narrower.
 
     The split kernel loads one page before its loop and one in it. Its ring copies 4 KiB / 128 threads / 16 B
-    = 2 chunks a thread, seven pages before its loop and one in it.
+    = 2 chunks a thread, the four pages of a step before its loop and four in it.
     """
     loads = [o for o in opcodes(report.ptx) if o.startswith("ld.global.L1::no_allocate")]
     assert loads == ["ld.global.L1::no_allocate.v4.b32"] * 16

@@ -239,7 +239,7 @@ def test_too_many_threads(catalog):
     stage = catalog.by_slot["warp_merge"]["shared"]
     free = dataclasses.replace(stage, contract=dataclasses.replace(stage.contract, requires={}))
     others = [entry for entry in catalog.stages() if entry != stage]
-    message, _ = problems_of(text, Catalog([*others, free], {"many": MANY_WARPS}))
+    message, _ = problems_of(text, Catalog([*others, free], {**catalog.skeletons, "many": MANY_WARPS}))
     assert message == (
         f"spec.yaml:8:38: {VARIANT}.launch.warps: 64 warps * 32 = 2048 threads; a CTA has at most 1024"
     )

@@ -137,11 +137,11 @@ def test_variants_that_serve_the_same(catalog):
             "region of a stage (ring, mma_qk",
         ),
         (
-            dataclasses.replace(RING, shared=lambda stage: (Region("ring", 16, align=128),)),
+            dataclasses.replace(RING, shared=lambda stage: (Region("ring", 16, align=256),)),
             RINGED,
-            "tests/generator/fakes.py: region ring of 16 bytes aligned to 128: a region is not empty, and "
+            "tests/generator/fakes.py: region ring of 16 bytes aligned to 256: a region is not empty, and "
             "its "
-            "alignment is a power of two, at most 16",
+            "alignment is a power of two, at most 128",
         ),
         (
             dataclasses.replace(RING, barriers=WIDE.barriers),

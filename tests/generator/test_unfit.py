@@ -1,6 +1,9 @@
 """A stage that its own values keep from working: refused, with its reason and its place."""
 
 import dataclasses
+from pathlib import Path
+
+import pytest
 
 from tests.generator.fakes import RING, RINGED, edited, entry, problems_of, with_stages
 
@@ -25,10 +28,23 @@ def test_a_stage_that_cannot_work(catalog):
     assert problem.endswith("allowed: depth 4, depth 8")
 
 
-def test_the_project_refuses_a_ring_of_one_step(catalog):
-    """Of the stages themselves: the cp.async ring with two pages, both of one step."""
-    unfit = catalog.by_slot["ring"]["cp_async_ring"].contract.unfit
-    stage = catalog.by_slot["ring"]["cp_async_ring"].contract.stage
-    facts = {"head_dim": 64, "page_size": 16, "warps": 4}
-    assert unfit(stage(**facts, pages_per_step=1, depth=2)) is None
-    assert "holds one step of 2 pages" in unfit(stage(**facts, pages_per_step=2, depth=2))
+SHIPPED = Path(__file__).resolve().parents[2] / "spec.yaml"
+
+
+@pytest.mark.parametrize(
+    ("ring", "depth", "wrong"),
+    [
+        ("cp_async_ring", 8, None),
+        ("cp_async_ring", 6, "a ring of depth 6 holds no two steps of 4 pages"),
+        ("bulk_ring", 4, None),
+        ("bulk_ring", 2, "a ring of depth 2 holds no step of 4 pages"),
+    ],
+)
+def test_the_project_refuses_rings_too_small_for_their_steps(catalog, ring, depth, wrong):
+    """The cp.async ring needs two steps, one to attend while the other is on its way; the bulk ring one."""
+    shipped = "ring: {stage: cp_async_ring, depth: 8}"
+    text = edited((shipped, f"ring: {{stage: {ring}, depth: {depth}}}"), text=SHIPPED.read_text())
+    problems = problems_of(text, catalog)
+    assert len(problems) == (wrong is not None)
+    for problem in problems:
+        assert f"modules.attn2.variants.split.stages.ring.depth: {wrong}" in problem

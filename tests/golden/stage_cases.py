@@ -14,7 +14,7 @@ from tests.stages.cluster_merge import test_rank_order
 from tests.stages.pages import test_register_prefetch, test_walk
 from tests.stages.push import test_dsmem
 from tests.stages.scores import test_mma_qk
-from tests.stages.softmax import test_online
+from tests.stages.softmax import weighing
 from tests.stages.values import test_mma_pv
 from tests.stages.warp_merge import test_shared
 
@@ -127,12 +127,11 @@ def _attention_cases() -> list[Case]:
     keys = np.stack([layouts.fold_page(case) for case in k])
 
     scores = inputs.normal(72, 3, ROWS, 32) * np.float32(4)
-    ends = ((10, 2000), (11, 2001))
-    first_keys = 16 * 64 * np.arange(6)
-    facts = np.array([*np.ravel(ends), *first_keys], np.int32)
     o = inputs.normal(73, ROWS, HEAD_DIM)
-    files = np.concatenate([layouts.fold_scores(step) for step in scores] + [layouts.fold_output(o)])
-    weighing = test_online.Weighing(2, 3)
+    numbers = 16 * 64 * np.arange(6)[:, None] + np.arange(16)
+    step = weighing.Case(scores, numbers.reshape(3, 32), ((10, 2000), (11, 2001)), 0.18, o)
+    steps = [step.but(masked=masked, scale=scale) for masked in (True, False) for scale in (0.18, 3.1)]
+    online = weighing.Weighing(2, 3)
 
     ragged = ((1045, 2070), (1046, 2071))
     cases = []
@@ -145,7 +144,7 @@ def _attention_cases() -> list[Case]:
             layouts.fold_weights(weight)[None],
             layouts.fold_page(v)[None],
             layouts.fold_output(o),
-            np.array([*np.ravel(visible), *test_mma_pv.FIRST_KEYS], np.int32),
+            test_mma_pv.facts_of(visible, 2),
             out(np.uint32, 1, HEAD_DIM // 2, 32),
         ]
         accumulating = test_mma_pv.Accumulating(2, 1)
@@ -159,14 +158,8 @@ def _attention_cases() -> list[Case]:
         ),
         Case(
             "weighing",
-            weighing,
-            [
-                files,
-                facts,
-                out(np.uint32, 3, weighing.weight_registers, 32),
-                out(np.uint32, 36, 32),
-                0.18,
-            ],
+            online,
+            weighing.arguments(online, steps),
             ("stages.softmax.online", "stages.mask"),
         ),
         *cases,

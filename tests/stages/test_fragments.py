@@ -34,9 +34,7 @@ class EmptyState(MicroKernel):
 
 @dataclass(frozen=True)
 class FragmentCount(MicroKernel):
-    """Sets and stores as many registers as the fragments of some pages have."""
-
-    pages: int
+    """Sets and stores as many registers as the fragments of a page have."""
 
     @cute.jit
     def __call__(self, k: cute.Pointer, v: cute.Pointer, stream: cuda.CUstream):
@@ -44,17 +42,17 @@ class FragmentCount(MicroKernel):
 
     @cute.kernel
     def kernel(self, k: Int64, v: Int64):
-        fragments = PageFragments.empty(self.pages, layouts.PAGE_SIZE, layouts.HEAD_DIM)
+        fragments = PageFragments.empty(layouts.PAGE_SIZE, layouts.HEAD_DIM)
         fragments.k.fill(1)
         fragments.v.fill(2)
-        store_registers(k, fragments.k, int)
-        store_registers(v, fragments.v, int)
+        store_registers(k, fragments.keys(), int)
+        store_registers(v, fragments.values(), int)
 
 
 def test_compiles(arch):
     """Compiles for every architecture, and the tensors are registers: no local memory."""
     compile_kernel(EmptyState(layouts.HEAD_DIM), arch)
-    compile_kernel(FragmentCount(2), arch)
+    compile_kernel(FragmentCount(), arch)
 
 
 def test_empty_state(launch):
@@ -65,9 +63,9 @@ def test_empty_state(launch):
     assert_same_bits(state, expected)
 
 
-def test_fragments_of_two_pages(launch):
-    """2 pages of 16 slots and 64 dims take 32 registers for K and 32 for V: 32 KiB / 32 lanes / 2."""
-    k, v = launch(FragmentCount(2), out(np.int32, 32, 32), out(np.int32, 32, 32))
+def test_fragments_of_a_page(launch):
+    """A page of 16 slots and 64 dims takes 16 registers for K and 16 for V: 4 KiB / 4 B / 32 lanes / 2."""
+    k, v = launch(FragmentCount(), out(np.int32, 16, 32), out(np.int32, 16, 32))
     assert np.all(k == 1) and np.all(v == 2)
 
 

@@ -1,5 +1,6 @@
 """The mask against a plain statement of its rule, over every short length and window."""
 
+import re
 from dataclasses import dataclass
 
 import cuda.bindings.driver as cuda
@@ -18,9 +19,8 @@ TOKENS = 8
 LENGTHS = 41
 """Lengths 0 .. 40: shorter than the verify step, around one page and two."""
 
-FIRST_KEY = -8
-KEYS = 64
-"""Keys -8 .. 55: some before the first and after the last."""
+KEYS = 56
+"""Keys 0 .. 55: some after the last. No kernel asks for one before the first."""
 
 SPAN = 16
 """How many keys `sees_all` and `sees_any` are asked about: a page."""
@@ -33,8 +33,7 @@ WINDOWS = (None, *range(1, 21))
 class Masking(MicroKernel):
     """sees[length, mask, row group, half, key]: sees(key) + 2 sees_all(key, SPAN) + 4 sees_any(key, SPAN).
 
-    sees_any is asked for keys from 0 on only, and where there is no window so are the others. `ranges` has
-    first and last of each [length, mask, row group, half].
+    `ranges` has first and last of each [length, mask, row group, half].
     """
 
     heads_per_kv: int
@@ -59,31 +58,30 @@ class Masking(MicroKernel):
 
     @cute.kernel
     def kernel(self, sees: Int64, ranges: Int64):
-        thread, _, _ = cute.arch.thread_idx()
+        key, _, _ = cute.arch.thread_idx()
         length, row_group, _ = cute.arch.block_idx()
-        key = thread + FIRST_KEY
         for w in cutlass.range_constexpr(len(self.windows)):
             mask = CausalMask(TOKENS, self.heads_per_kv, self.windows[w])
             visible = mask.key_ranges(length, row_group)
             for half in cutlass.range_constexpr(2):
                 index = ((length * len(self.windows) + w) * self.row_groups + row_group) * 2 + half
-                asked = key >= (0 if self.windows[w] is None else FIRST_KEY)
-                bits = select(visible[half].sees(key) & asked, Int32(1), Int32(0))
-                bits = bits | select(visible[half].sees_all(key, SPAN) & asked, Int32(2), Int32(0))
-                some = visible[half].sees_any(key, SPAN) & (key >= 0)
-                bits = bits | select(some, Int32(4), Int32(0))
-                store_global_i32(sees + Int64(4 * (index * KEYS + thread)), bits)
+                bits = select(visible[half].sees(key), Int32(1), Int32(0))
+                bits = bits | select(visible[half].sees_all(key, SPAN), Int32(2), Int32(0))
+                bits = bits | select(visible[half].sees_any(key, SPAN), Int32(4), Int32(0))
+                store_global_i32(sees + Int64(4 * (index * KEYS + key)), bits)
                 first = 0 if visible[half].first is None else visible[half].first
-                end = select(thread % 2 == 0, Int32(first), Int32(visible[half].last))
-                if thread < 2:
-                    store_global_i32(ranges + Int64(4 * (2 * index + thread)), end)
+                end = select(key % 2 == 0, Int32(first), Int32(visible[half].last))
+                if key < 2:
+                    store_global_i32(ranges + Int64(4 * (2 * index + key)), end)
 
 
 def visible_keys(length: int, token: int, window: int | None) -> range:
-    """The keys that a token sees, as the verify step defines them: the last TOKENS entries are the tokens."""
+    """The keys that a token sees, as the verify step defines them: the last TOKENS entries are the tokens.
+
+    What of a window lies before the first key is in the range.
+    """
     last = length - TOKENS + token
-    first = 0 if window is None else max(0, last - window + 1)
-    return range(first, last + 1)
+    return range(0 if window is None else last - window + 1, last + 1)
 
 
 KERNELS = [Masking(8, WINDOWS), Masking(16, (None, 1, 17))]
@@ -100,23 +98,21 @@ def test_compiles(kernel, arch):
 def test_each_row_sees_its_keys(kernel, launch):
     """Each row sees exactly the keys of its token's rule, for every length, window, row and key.
 
-    No key before 0 and none from L on is seen; a token without a key (L < 8) sees none. `sees_all` holds
-    where every key of the span is seen, `sees_any` where one of them is.
+    No key from L on is seen; a token without a key (L < 8) sees none. `sees_all` holds where every key of
+    the span is seen, `sees_any` where one of them is. A window begins where it does, before the first key
+    too.
     """
     shape = (LENGTHS, len(kernel.windows), kernel.row_groups, 2)
     sees, ranges = launch(kernel, out(np.int32, *shape, KEYS), out(np.int32, *shape, 2))
-    keys = range(FIRST_KEY, FIRST_KEY + KEYS)
+    keys = range(KEYS)
     expected, expected_ranges = np.zeros_like(sees), np.zeros_like(ranges)
     for length, w, row_group, half in np.ndindex(shape):
         row = row_group * ROWS + 8 * half
         seen = visible_keys(length, row // kernel.heads_per_kv, kernel.windows[w])
-        some = [key >= 0 and not set(range(key, key + SPAN)).isdisjoint(seen) for key in keys]
+        one = [key in seen for key in keys]
+        some = [not set(range(key, key + SPAN)).isdisjoint(seen) for key in keys]
         whole = [set(range(key, key + SPAN)) <= set(seen) for key in keys]
-        expected[length, w, row_group, half] = np.array([[key in seen for key in keys], whole, some]).T @ (
-            1,
-            2,
-            4,
-        )
+        expected[length, w, row_group, half] = np.array([one, whole, some]).T @ (1, 2, 4)
         expected_ranges[length, w, row_group, half] = seen.start, seen.stop - 1
     assert np.array_equal(sees, expected)
     assert np.array_equal(ranges, expected_ranges)
@@ -133,9 +129,9 @@ def test_a_lanes_two_rows_have_one_token_each(heads_per_kv):
 def test_only_a_window_has_a_first_key(window):
     """Without a window `first` is None, so that kernels without one have nothing to compare with.
 
-    Its three questions are then one comparison each.
+    A row's three questions then take two comparisons (`sees` and `sees_any` share one), and four with it.
     """
     ptx = compile_kernel(Masking(8, (window,)), "sm_90a").ptx
     ranges = [key_range.first for key_range in CausalMask(TOKENS, 8).key_ranges(40, 0)]
     assert ranges == [None, None]
-    assert ("max.s32" in ptx) == (window is not None)
+    assert len(re.findall(r"setp\.\w+\.s32", ptx)) == 2 * (2 if window is None else 4)

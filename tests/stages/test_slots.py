@@ -7,7 +7,11 @@ import pkgutil
 import pytest
 
 from stages.contract import MAX_SHARED_BYTES, Contract
-from stages.slots import SLOTS, Slot
+from stages.fragments import PageFragments
+from stages.ring.bulk_ring import RowPage
+from stages.ring.cp_async_ring import SwizzledPage
+from stages.slots import SLOTS, Page, Slot
+from variants.kernel import SHARED_ALIGN
 
 FACTS = {
     "head_dim": 64,
@@ -18,6 +22,7 @@ FACTS = {
     "cluster": 16,
     "warps": 4,
     "pages_per_step": 2,
+    "ring_pages_per_step": 4,
     "exchange_rows": 64,
 }
 """What the problem and the launch of the checked-in variants give to a stage."""
@@ -64,6 +69,12 @@ def test_stage_fits_its_slot(slot, contract):
         assert have.get(name) == parameters, f"{contract.stage.__name__}.{name}"
 
 
+@pytest.mark.parametrize("kind", [PageFragments, RowPage, SwizzledPage])
+def test_pages_can_be_exchanged(kind):
+    """Wherever a page comes from, it gives its fragments by the same methods."""
+    assert methods(Page).items() <= methods(kind).items()
+
+
 @pytest.mark.parametrize(("slot", "contract"), STAGES, ids=NAMES)
 def test_contract_is_complete(slot, contract):
     """A stage is built from facts that exist, requires what these fulfil, and owns aligned shared memory."""
@@ -80,6 +91,7 @@ def test_contract_is_complete(slot, contract):
     assert len(regions) == len(contract.shared(stage))
     for region in regions.values():
         assert region.align & (region.align - 1) == 0
+        assert region.align <= SHARED_ALIGN
         assert 0 < region.bytes <= MAX_SHARED_BYTES
     for barrier in contract.barriers(stage):
         assert regions[barrier.name].bytes % 8 == 0

@@ -62,7 +62,7 @@ class Prefetching(MicroKernel):
         lengths: cute.Pointer,
         taken: cute.Pointer,
         head_offset: Int64,
-        page_stride: Int64,
+        page_stride: Int32,
         columns: Int32,
         stream: cuda.CUstream,
     ):
@@ -78,7 +78,7 @@ class Prefetching(MicroKernel):
         lengths: Int64,
         taken: Int64,
         head_offset: Int64,
-        page_stride: Int64,
+        page_stride: Int32,
         columns: Int32,
     ):
         case, _, _ = cute.arch.block_idx()
@@ -88,23 +88,30 @@ class Prefetching(MicroKernel):
         row = table + Int64(4 * case * columns)
         walk = PageWalk(row, columns, cache + head_offset, page_stride, warp, self.warps)
         incoming = loader.begin(walk)
-        pages = PageFragments.empty(self.pages_per_step, PAGE_SIZE, HEAD_DIM)
-        pages.k.fill(0)
-        pages.v.fill(0)
+        pages = loader.empty()
+        clear(pages)
         live = walk.pages(length, PAGE_SIZE)
         loader.start(walk, live, self.steps == 1, incoming)
         for step in cutlass.range_constexpr(self.steps):
             if cutlass.const_expr(self.only_live):
-                pages.k.fill(0)
-                pages.v.fill(0)
+                clear(pages)
                 if step * self.pages_per_step < live:
                     loader.take(walk, live, Int32(step), step + 1 == self.steps, incoming, pages)
             else:
                 loader.take(walk, live, Int32(step), step + 1 == self.steps, incoming, pages)
             index = (case * self.warps + warp) * self.steps + step
             file = taken + Int64(index * self.pages_per_step * 2 * REGISTERS * 128)
-            store_registers(file, pages.k, Int32)
-            store_registers(file + self.pages_per_step * REGISTERS * 128, pages.v, Int32)
+            for p in cutlass.range_constexpr(self.pages_per_step):
+                at = file + p * REGISTERS * 128
+                store_registers(at, pages[p].keys(), Int32)
+                store_registers(at + self.pages_per_step * REGISTERS * 128, pages[p].values(), Int32)
+
+
+def clear(pages: list[PageFragments]) -> None:
+    """Make all fragments zeros."""
+    for page in pages:
+        page.k.fill(0)
+        page.v.fill(0)
 
 
 KERNELS = [

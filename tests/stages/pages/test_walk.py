@@ -37,7 +37,7 @@ class Dealing(MicroKernel):
     def kernel(self, pages: Int64, first_length: Int32, columns: Int32):
         first, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()
-        walk = PageWalk(Int64(0), columns, Int64(0), Int64(0), first, self.stride)
+        walk = PageWalk(Int64(0), columns, Int64(0), Int32(0), first, self.stride)
         count = walk.pages(first_length + block, PAGE_SIZE)
         store_global_i32(pages + Int64(4 * (block * self.stride + first)), count)
 
@@ -60,7 +60,7 @@ class LookingUp(MicroKernel):
         found: cute.Pointer,
         columns: Int32,
         cache: Int64,
-        page_stride: Int64,
+        page_stride: Int32,
         stream: cuda.CUstream,
     ):
         self.kernel(table.toint(), found.toint(), columns, cache, page_stride).launch(
@@ -68,7 +68,7 @@ class LookingUp(MicroKernel):
         )
 
     @cute.kernel
-    def kernel(self, table: Int64, found: Int64, columns: Int32, cache: Int64, page_stride: Int64):
+    def kernel(self, table: Int64, found: Int64, columns: Int32, cache: Int64, page_stride: Int32):
         index, _, _ = cute.arch.thread_idx()
         first, _, _ = cute.arch.block_idx()
         walk = PageWalk(table, columns, cache, page_stride, first, self.stride)
@@ -100,7 +100,7 @@ class Stepping(MicroKernel):
     def kernel(self, pages: Int64, first: Int32):
         step, _, _ = cute.arch.thread_idx()
         number, _, _ = cute.arch.block_idx()
-        walk = PageWalk(Int64(0), Int32(1), Int64(0), Int64(0), first + number, self.stride)
+        walk = PageWalk(Int64(0), Int32(1), Int64(0), Int32(0), first + number, self.stride)
         found = walk.step(step, self.pages_per_step)
         at = pages + Int64(4 * self.pages_per_step * (number * INDICES + step))
         for i in cutlass.range_constexpr(self.pages_per_step):
@@ -154,13 +154,16 @@ def test_entries_stay_in_the_table(stride, columns, launch):
     assert np.array_equal(found[..., 1], table[np.minimum(page, columns - 1)])
 
 
-@pytest.mark.parametrize("page_stride", [4096, 2**30 + 16])
+@pytest.mark.parametrize("page_stride", [4096, 2**30 + 16, 2**32 - 4096])
 def test_addresses_have_64_bits(page_stride, launch):
-    """cache + entry * page_stride, without loss for caches beyond 2**31 elements and 2**32 bytes."""
+    """cache + entry * page_stride, without loss for caches beyond 2**31 elements and 2**32 bytes.
+
+    The stride is an unsigned number: a kernel is given its 32 bits.
+    """
     table = np.array([0, 1, 131071, 131072, 262144, 524288, 2**30, 2**31 - 1] * 4, np.int32)
-    cache = 0x7F12_3456_7890
-    (found,) = launch(LookingUp(1), table, out(np.int32, 1, INDICES, 4), len(table), cache, page_stride)
-    address = np.ascontiguousarray(found[0, :, 2:]).view(np.int64)[:, 0]
+    cache, bits = 0x7F12_3456_7890, int(np.uint32(page_stride).view(np.int32))
+    (found,) = launch(LookingUp(1), table, out(np.int32, 1, INDICES, 4), len(table), cache, bits)
+    address = np.ascontiguousarray(found[0, :, 2:]).view(np.uint64)[:, 0]
     assert address.tolist() == [cache + int(entry) * page_stride for entry in table]
 
 

@@ -19,8 +19,8 @@ def ring(depth: int, pages_per_step: int, warps: int = 4) -> Streaming:
     return Streaming(CONTRACT, BulkRing(HEAD_DIM, PAGE_SIZE, pages_per_step, depth), warps)
 
 
-KERNELS = [ring(2, 1), ring(4, 1), ring(16, 1), ring(2, 2), ring(6, 2), ring(16, 2), ring(6, 1, warps=8)]
-"""Rings of 2 to 16 pages, of a single step too, steps of 1 and 2, and numbers of warps."""
+KERNELS = [ring(2, 1), ring(4, 1), ring(2, 2), ring(6, 2), ring(8, 4), ring(16, 8), ring(6, 1, warps=8)]
+"""Rings of 2 to 16 pages, of a single step too, steps of 1 to 8, and numbers of warps."""
 
 
 def walks(kernel: Streaming) -> list[int]:
@@ -31,26 +31,33 @@ def walks(kernel: Streaming) -> list[int]:
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
 def test_compiles(kernel, arch):
-    """A barrier for each step of the ring with one arrival; one bulk copy a page; 16-byte loads."""
+    """A barrier for each step of the ring with one arrival; one bulk copy a page; 16-byte loads.
+
+    The pages of a whole step are read at once, those of another in a loop; a step of one is always whole.
+    """
     ptx = compile_kernel(kernel, arch).ptx
-    steps, pages = kernel.ring.steps, kernel.ring.pages_per_step
+    steps, pages = kernel.ring.steps, kernel.ring.ring_pages_per_step
+    reads = pages + (pages > 1)
     assert re.findall(r"mbarrier\.init\S* \[%\w+\], (\d+);", ptx) == ["1"] * steps
     assert ptx.count("cp.async.bulk.shared::cluster.global") == steps * pages
     assert ptx.count("bar.sync 0;") == 2
-    assert ptx.count("ld.shared::cta.v4.b32") == 8 * pages
+    assert ptx.count("ld.shared::cta.v4.b32") == 8 * reads
 
 
-def test_region():
-    """The pages, and behind them a barrier for each step."""
+def test_contract():
+    """The region holds the pages, and behind them a barrier for each step, of which there is one at least."""
     for kernel in KERNELS:
         (region,) = CONTRACT.shared(kernel.ring)
         assert region.bytes == kernel.ring.depth * PAGE_BYTES + kernel.ring.steps * BARRIER_BYTES
+        assert region.align == 128
+        assert CONTRACT.unfit(kernel.ring) is None
         assert not kernel.ring.v_columns
+    assert CONTRACT.unfit(ring(4, 8).ring) == "a ring of depth 4 holds no step of 8 pages"
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
 def test_every_warp_gets_every_page(kernel, launch):
-    """Steps hand over the walk's pages in order, K and V in rows, to all warps alike, and zeros past the end.
+    """Steps give the walk's pages in order, K and V in rows, to all warps alike.
 
     The pages are placed at random, the walk begins in the middle of the table, the second of two KV heads is
     read, and entries past the walk are no pages. No word is twice.
@@ -64,7 +71,7 @@ def test_every_warp_gets_every_page(kernel, launch):
         streaming.check(launch, kernel, cache, table, 1, across)
 
 
-@pytest.mark.parametrize("kernel", [ring(8, 2, warps=2), ring(48, 1, warps=2)], ids=str)
+@pytest.mark.parametrize("kernel", [ring(8, 4, warps=2), ring(48, 1, warps=2)], ids=str)
 def test_a_long_walk(kernel, launch):
     """The table's entries are looked up again and again, in the ring's first steps too."""
     cache = streaming.make_cache(131, 1)
@@ -73,10 +80,10 @@ def test_a_long_walk(kernel, launch):
 
 
 def watch(kernel: Streaming, live: int, ptx: str, **more) -> tuple[Counts, np.ndarray, bool]:
-    """Run on the emulator, with counts: (counts, the table, whether what was handed over is right)."""
+    """Run on the emulator, with counts: (counts, the table, whether what the warps read is right)."""
     cache, counts = streaming.make_cache(live + 2, 2), Counts()
     table = np.random.default_rng(3).permutation(live + 2).astype(np.int32)
-    taken = np.zeros(streaming.taken_shape(kernel, streaming.steps_of(kernel, live)), np.uint32)
+    taken = np.zeros(streaming.taken_shape(kernel, live), np.uint32)
     steps = np.zeros((streaming.CTAS, kernel.warps), np.int32)
     where = kernel.where
     emulator.launch(
@@ -92,8 +99,8 @@ def watch(kernel: Streaming, live: int, ptx: str, **more) -> tuple[Counts, np.nd
     return counts, table, right
 
 
-@pytest.mark.parametrize("live", [1, 20])
-@pytest.mark.parametrize("kernel", [ring(8, 1), ring(8, 2)], ids=str)
+@pytest.mark.parametrize("live", [1, 7, 20])
+@pytest.mark.parametrize("kernel", [ring(4, 1), ring(8, 4), ring(16, 8)], ids=str)
 def test_each_page_is_read_once(kernel, live):
     """The CTA reads each byte of its live pages once, and of the cache nothing else; no bank conflicts."""
     counts, table, right = watch(kernel, live, compile_kernel(kernel, ARCHITECTURES[0]).ptx)

@@ -51,7 +51,7 @@ class LookingAhead(MicroKernel):
     @cute.kernel
     def kernel(self, table: Int64, found: Int64, columns: Int32, first: Int32, pages: Int32):
         lane, warp = cute.arch.lane_idx(), cute.arch.warp_idx()
-        walk = PageWalk(table, columns, Int64(0), Int64(0), first, self.stride)
+        walk = PageWalk(table, columns, Int64(0), Int32(0), first, self.stride)
         entries = WalkEntries.begin(walk)
         for step in cutlass.range(pages // self.pages_per_step, unroll=1):
             entries.advance(walk, step * self.pages_per_step)

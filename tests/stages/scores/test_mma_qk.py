@@ -3,24 +3,30 @@
 from dataclasses import dataclass
 
 import cuda.bindings.driver as cuda
+import cutlass
 import cutlass.cute as cute
 import numpy as np
 import pytest
-from cutlass import Float32, Int32, Int64
+from cutlass import Int32, Int64
 
 from stages.fragments import ROWS, TILE, pairs
 from stages.scores.mma_qk import MmaScores
 from tests import layouts
 from tests.device import Launch, MicroKernel, compile_kernel, out
-from tests.micro import load_registers, store_registers
+from tests.micro import load_registers, store_f32
 from tests.numerics import assert_same_bits, from_bf16, to_bf16
 
 HEAD_DIM, PAGE_SIZE = layouts.HEAD_DIM, layouts.PAGE_SIZE
+PAGE_REGISTERS = PAGE_SIZE // TILE * pairs(HEAD_DIM)
+"""Registers of K of a page."""
+
+PAGE_SCORES = 4 * PAGE_SIZE // TILE
+"""Registers of a page's scores."""
 
 
 @dataclass(frozen=True)
 class Scoring(MicroKernel):
-    """Scores of `cases` problems, one a CTA: q [16 rows, row stride], k as a register file."""
+    """Scores of `cases` problems, one a CTA: q [16 rows, row stride], k of some pages as a register file."""
 
     pages: int
     cases: int
@@ -29,14 +35,9 @@ class Scoring(MicroKernel):
         return f"Scoring_{self.pages}_pages_{self.cases}"
 
     @property
-    def k_registers(self) -> int:
-        """Registers of K of a step's pages."""
-        return self.pages * (PAGE_SIZE // TILE) * pairs(HEAD_DIM)
-
-    @property
     def score_registers(self) -> int:
-        """Registers of a step's scores."""
-        return 4 * self.pages * PAGE_SIZE // TILE
+        """Registers of all pages' scores."""
+        return PAGE_SCORES * self.pages
 
     @property
     def where(self) -> Launch:
@@ -55,12 +56,15 @@ class Scoring(MicroKernel):
     def kernel(self, q: Int64, k: Int64, scores: Int64, q_stride: Int64):
         lane = cute.arch.lane_idx()
         case, _, _ = cute.arch.block_idx()
-        stage = MmaScores(HEAD_DIM, PAGE_SIZE, self.pages)
+        stage = MmaScores(HEAD_DIM, PAGE_SIZE)
         first = q + Int64(case * ROWS + lane // 4) * q_stride
         query = stage.load_query(first, first + 8 * q_stride)
-        keys = load_registers(Int32, k + Int64(case * self.k_registers * 128), self.k_registers)
-        result = stage.scores(query, keys)
-        store_registers(scores + Int64(case * self.score_registers * 128), result, Float32)
+        for page in cutlass.range_constexpr(self.pages):
+            number = case * self.pages + page
+            keys = load_registers(Int32, k + Int64(number * PAGE_REGISTERS * 128), PAGE_REGISTERS)
+            result = stage.scores(query, keys)
+            for i in cutlass.range_constexpr(PAGE_SCORES):
+                store_f32(scores + Int64(4 * (32 * (number * PAGE_SCORES + i) + lane)), result[i])
 
 
 def score(launch, q, k, row_elements: int = HEAD_DIM) -> np.ndarray:

@@ -41,7 +41,7 @@ class FinishingOutput(MicroKernel):
     @cute.kernel
     def kernel(self, o: Int64, result: Int64):
         held = load_registers(Float32, o, HEAD_DIM // 2)
-        MmaValues(HEAD_DIM, PAGE_SIZE, 1).finish(held, self.v_columns)
+        MmaValues(HEAD_DIM, PAGE_SIZE).finish(held, self.v_columns)
         store_registers(result, held, Float32)
 
 

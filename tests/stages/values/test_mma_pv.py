@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from cutlass import Float32, Int32, Int64
 
-from stages.fragments import TILE, PageFragments, pairs
+from stages.fragments import TILE, pairs
 from stages.mask import KeyRange
 from stages.ptx import load_global_i32
 from stages.values.mma_pv import MmaValues
@@ -20,17 +20,20 @@ from tests.numerics import assert_same_bits, from_bf16, to_bf16
 
 HEAD_DIM, PAGE_SIZE, ROWS = layouts.HEAD_DIM, layouts.PAGE_SIZE, layouts.ROWS
 FIRST_KEYS = (1040, 2064)
-"""The first keys of a step's pages: a round of 64 pages apart."""
+"""The first keys of the pages: a round of 64 pages apart."""
 
 EVERY = (0, 2**30)
+
+PAGE_REGISTERS = PAGE_SIZE // TILE * pairs(HEAD_DIM)
+"""Registers of V of a page."""
 
 
 @dataclass(frozen=True)
 class Accumulating(MicroKernel):
-    """o += weights @ v of one step, for `cases` problems that share o and what rows see, one a CTA.
+    """o += weights @ v, page by page, for `cases` problems that share o and what rows see, one a CTA.
 
-    facts: the two rows' (first, last), then the pages' first keys. v_columns: V and o come in columns, and
-    the output is finished. from_zero: the rows' first key is left out, for 0.
+    facts: the two rows' (first, last), then the first key of each page and whether to mask it. v_columns: V
+    and o come in columns, and the output is finished. from_zero: the rows' first key is left out, for 0.
     """
 
     pages: int
@@ -41,11 +44,6 @@ class Accumulating(MicroKernel):
     def __str__(self):
         more = "_columns" * self.v_columns + "_from_zero" * self.from_zero
         return f"Accumulating_{self.pages}_pages_{self.cases}{more}"
-
-    @property
-    def v_registers(self) -> int:
-        """Registers of V of a step's pages."""
-        return self.pages * (PAGE_SIZE // TILE) * pairs(HEAD_DIM)
 
     @property
     def where(self) -> Launch:
@@ -70,27 +68,35 @@ class Accumulating(MicroKernel):
     def kernel(self, weights: Int64, v: Int64, o: Int64, facts: Int64, result: Int64):
         case, _, _ = cute.arch.block_idx()
         ends = [load_global_i32(facts + Int64(4 * i)) for i in range(4)]
-        first_keys = [load_global_i32(facts + Int64(16 + 4 * p)) for p in range(self.pages)]
         firsts = (None, None) if cutlass.const_expr(self.from_zero) else (ends[0], ends[2])
         visible = (KeyRange(firsts[0], ends[1]), KeyRange(firsts[1], ends[3]))
         held = load_registers(Float32, o, HEAD_DIM // 2)
-        stage = MmaValues(HEAD_DIM, PAGE_SIZE, self.pages)
-        values = load_registers(Int32, v + Int64(case * 128 * self.v_registers), self.v_registers)
-        stage.accumulate(
-            load_registers(Int32, weights + Int64(case * 512 * self.pages), 4 * self.pages),
-            PageFragments(values, values, self.v_columns),
-            first_keys,
-            visible,
-            held,
-        )
+        stage = MmaValues(HEAD_DIM, PAGE_SIZE)
+        for p in cutlass.range_constexpr(self.pages):
+            number = case * self.pages + p
+            first_key, masked = [load_global_i32(facts + Int64(16 + 8 * p + 4 * i)) for i in range(2)]
+            page_weights = load_registers(Int32, weights + Int64(512 * number), 4)
+            a = [page_weights[i] for i in range(4)]
+            values = load_registers(Int32, v + Int64(number * 128 * PAGE_REGISTERS), PAGE_REGISTERS)
+            if masked != 0:
+                stage.accumulate(a, values, self.v_columns, first_key, visible, True, held)
+            else:
+                stage.accumulate(a, values, self.v_columns, first_key, visible, False, held)
         stage.finish(held, self.v_columns)
         store_registers(result + Int64(case * 64 * HEAD_DIM), held, Float32)
 
 
+def facts_of(visible, pages: int, masked: bool | None = None) -> np.ndarray:
+    """The kernel's facts. masked: None to do as kernels do: pages that a row does not see whole are."""
+    whole = seen_keys(visible, pages).reshape(ROWS, pages, PAGE_SIZE).all(axis=(0, 2))
+    flags = ~whole if masked is None else np.full(pages, masked)
+    return np.array([*np.ravel(visible), *np.stack([FIRST_KEYS[:pages], flags], axis=1).flat], np.int32)
+
+
 def accumulate(
-    launch, weights, v, o=None, visible=(EVERY, EVERY), *, v_columns=False, from_zero=False
+    launch, weights, v, o=None, visible=(EVERY, EVERY), *, masked=None, v_columns=False, from_zero=False
 ) -> np.ndarray:
-    """[cases, 16, 64] o + weights @ v on the device.
+    """[cases, 16, 64] o + weights @ v on the device. masked: see `facts_of`.
 
     weights [cases, 16, keys] and v [cases, keys, 64] as BF16 bits, either of them for one case or for all.
     """
@@ -102,13 +108,12 @@ def accumulate(
     weights, v = (x if x.ndim == 3 else x[None] for x in (weights, v))
     cases, pages = max(len(weights), len(v)), v.shape[1] // PAGE_SIZE
     o = np.zeros((ROWS, HEAD_DIM), np.float32) if o is None else o
-    facts = np.array([*np.ravel(visible), *FIRST_KEYS[:pages]], np.int32)
     (got,) = launch(
         Accumulating(pages, cases, v_columns, from_zero),
         np.stack([layouts.fold_weights(weights[case % len(weights)]) for case in range(cases)]),
         np.stack([fold_v(v[case % len(v)]) for case in range(cases)]),
         fold_o(o),
-        facts,
+        facts_of(visible, pages, masked),
         out(np.float32, cases, HEAD_DIM // 2, 32),
     )
     return np.stack([layouts.unfold_output(case) for case in got])
@@ -139,6 +144,7 @@ RANGES = [
     ((0, 1039), (0, 1040)),  # the later token sees the first slot of the page, the earlier one none
     ((0, 1055), (0, 2064)),  # the edge on a page boundary
     ((0, -1), (0, 1041)),  # the earlier token sees nothing at all
+    ((-9, 1048), (-8, 1049)),  # a window that begins before the first key
     ((0, 1054), (0, 1055)),  # the later token sees the whole page, the earlier all but its last slot
     (
         (1040, 2100),
@@ -256,9 +262,19 @@ def test_whole_and_ragged_pages_have_the_same_bits(launch):
     The slots that the ragged way hides have a weight of 0 on both ways, and finite values.
     """
     rng = np.random.default_rng(7)
-    for visible in RANGES:
+    for visible in [(EVERY, EVERY), *RANGES]:
         weights, v = masked_weights(rng, visible, 2), random_bf16(rng, 32, HEAD_DIM)
         o = rng.standard_normal((ROWS, HEAD_DIM)).astype(np.float32)
-        ragged = accumulate(launch, weights, v, o, visible)
-        whole = accumulate(launch, weights, v, o)
+        ragged, whole = (accumulate(launch, weights, v, o, visible, masked=way) for way in (True, False))
         assert ragged.tobytes() == whole.tobytes(), visible
+
+
+def test_only_the_ragged_way_hides_a_value(launch):
+    """A NaN in a slot that no row sees: hidden if the page is masked, and there in all rows if it is not."""
+    rng = np.random.default_rng(10)
+    visible = ((0, 1048), (0, 1048))
+    weights, v = masked_weights(rng, visible, 1), random_bf16(rng, PAGE_SIZE, HEAD_DIM)
+    v[12, 7] = 0x7FC0
+    assert np.isfinite(accumulate(launch, weights, v, visible=visible, masked=True)).all()
+    spoiled = np.isnan(accumulate(launch, weights, v, visible=visible, masked=False)[0])
+    assert spoiled[:, 7].all() and spoiled.sum() == ROWS
