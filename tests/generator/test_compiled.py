@@ -35,9 +35,11 @@ RINGS = {
 }
 """Registers and shared bytes of the split kernel with either ring, and most `resident_ctas` without spills."""
 
-SPLIT_PARAMETERS = [".u64"] * 14 + [".u32"] * 2 + [".f32"] * 2 + [".u32"]
-PARAMETERS = {"cluster": [".u64"] * 12 + [".u32"] + [".f32"] * 2, "split": SPLIT_PARAMETERS}
-"""What a kernel is given: pointers and strides, integers, two numbers; the split kernel its clusters too."""
+PARAMETERS = {
+    "cluster": [".u64"] * 12 + [".u32"] + [".f32"] * 2,
+    "split": [".u64"] * 14 + [".u32"] * 3 + [".f32"] * 2,
+}
+"""What a kernel is given: pointers and strides, integers, two numbers."""
 
 
 @pytest.fixture(scope="module")

@@ -45,7 +45,7 @@ TINY = (
     *(Ring(1, "cp_async_ring", 2), Ring(1, "bulk_ring", 16)),
     *(OF_SPLIT_TINY, Ring(2, "cp_async_ring", 16), Ring(2, "bulk_ring", 4)),
 )
-"""`split_tiny` with other rings. Compiling takes nearly all of the emulator's time: no more than is needed."""
+"""`split_tiny` with other rings, no more than are needed: compiling takes nearly all of the time."""
 
 ON_GPU = (
     *(Ring(1, "cp_async_ring", 16), Ring(1, "bulk_ring", 2), Ring(1, "bulk_ring", 4)),
