@@ -83,10 +83,18 @@ class Ours(Contender):
         deployment = {"max_seq_len": problem.max_seq_len, "window": problem.shape.window}
         self.module.prepare(kv_heads=problem.shape.kv_heads, **deployment, **self.options)
         named = {name: value for name, value in self.options.items() if name == "variant"}
+        device = torch.cuda.get_device_properties(problem.device)
+        num_splits = self.num_splits or self.module.default_splits(
+            problem.shape.kv_heads,
+            **deployment,
+            **named,
+            multiprocessors=device.multi_processor_count,
+            requests=problem.shape.requests,
+        )
         workspace, counters = self.module.allocate_scratch(
             problem.shape.requests,
             kv_heads=problem.shape.kv_heads,
-            num_splits=self.num_splits,
+            num_splits=num_splits,
             device=problem.device,
             **deployment,
             **named,
@@ -94,9 +102,9 @@ class Ours(Contender):
         self.launch = deployment | {
             "workspace": workspace,
             "counters": counters,
-            "num_splits": self.num_splits,
+            "num_splits": num_splits,
         }
-        self.details = {"module": self.module.__name__} | self.options
+        self.details = {"module": self.module.__name__, "num_splits": num_splits} | self.options
 
     def call(self, index: int) -> None:
         """Launch it."""
