@@ -6,12 +6,14 @@ so the reference needs to know which warp attends which page, and in which step 
 
 Everything else the kernel does in FP32, with errors far below a BF16 ulp. Where such an error decides which
 way a result is rounded, the two are one ulp apart, which the tolerance of two has room for. Where it decides
-which way a weight is rounded, more could come of it: so a weight that near to a tie is left half way here.
+which way a weight is rounded, more may come of it: so a result is right, too, that is close to what comes out
+where all weights that near to a tie are rounded the other way.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,10 +32,10 @@ ROW_GROUP = 16
 KEYS_AT_ONCE = 2**20
 """Keys of one request's KV heads that the reference attends at a time: 0.5 GiB for each of its numbers."""
 
-NEAR_TIE = 2.0**-7
+NEAR_TIE = 2.0**-8
 """How near to half way between two BF16 numbers, in ulps, either may be what the kernel rounds a weight to.
 
-Its relative error is that of a score of some hundred, accumulated with 24 bits: some 2**-16, 2**-8 ulps.
+Its relative error is the error of its logit: of terms of some hundred, accumulated with 24 bits, 2**-16.
 """
 
 FLUSHED = 8 * 2.0**-126
@@ -126,11 +128,14 @@ def round_bf16(x: Tensor) -> Tensor:
     return x.to(torch.float32).to(torch.bfloat16).to(torch.float64)
 
 
-def round_weights(x: Tensor) -> Tensor:
-    """Softmax weights as the kernel has them in P V: rounded to BF16, but near a tie left as they are."""
+def round_weights(x: Tensor, other_way: bool = False) -> Tensor:
+    """Softmax weights as the kernel has them in P V: rounded to BF16, or near a tie to the other neighbour."""
     rounded = round_bf16(x)
-    tie = (x - rounded).abs() > (0.5 - NEAR_TIE) * bf16_ulp(torch.minimum(x, rounded))
-    return torch.where(tie, x, rounded)
+    if not other_way:
+        return rounded
+    ulp = bf16_ulp(torch.minimum(x, rounded))
+    tie = (x - rounded).abs() > (0.5 - NEAR_TIE) * ulp
+    return torch.where(tie, rounded + torch.copysign(ulp, x - rounded), rounded)
 
 
 def bf16_ulp(x: Tensor) -> Tensor:
@@ -162,11 +167,12 @@ def attention(
     scale: float,
     partition: Partition,
     window: int | None = None,
+    other_way: bool = False,
 ) -> Tensor:
     """bf16(o / l): attention of the 8 verified tokens of each request, as the plain epilogue stores it.
 
     A row without a key is zeros; a NaN that a row sees makes it NaN, and no other row. Only the pages that a
-    row sees are read, some KV heads of a request at a time.
+    row sees are read, some KV heads of a request at a time. other_way: see `round_weights`.
     """
     requests, kv_heads = len(seq_lens), kv_cache.shape[1]
     query = q.reshape(requests, TOKENS, kv_heads, HEADS_PER_KV, HEAD_DIM).to(torch.float64)
@@ -185,7 +191,9 @@ def attention(
         for heads in (slice(h, h + at_once) for h in range(0, kv_heads, at_once)):
             kv = kv_cache[entries, heads].to(torch.float64).transpose(0, 1).flatten(1, 2)
             rows = query[r, :, heads].transpose(0, 1)
-            out[r, :, heads] = _attend(rows, kv, seen, log2_scale(scale), steps, by_page).transpose(0, 1)
+            out[r, :, heads] = _attend(
+                rows, kv, seen, log2_scale(scale), steps, by_page, other_way
+            ).transpose(0, 1)
     return round_bf16(out.reshape(requests * TOKENS, kv_heads * HEADS_PER_KV, HEAD_DIM))
 
 
@@ -194,11 +202,11 @@ def first_page(length: int, window: int | None) -> int:
     return 0 if window is None else max(0, length - TOKENS - window + 1) // PAGE_SIZE
 
 
-def _attend(q, kv, seen, factor, steps, page_by_page):
+def _attend(q, kv, seen, factor, steps, page_by_page, other_way):
     """o / l of one request, [H, tokens, heads, dim].
 
     q: [H, tokens, heads, dim]. kv: [H, keys, 2 dim]. seen: [tokens, keys]. steps, page_by_page: see
-    `Partition`.
+    `Partition`. other_way: see `round_weights`.
     """
     k, v = kv[..., :HEAD_DIM], kv[..., HEAD_DIM:]
     scores = (q.flatten(1, 2) @ k.mT * factor).unflatten(1, q.shape[1:3])
@@ -217,7 +225,7 @@ def _attend(q, kv, seen, factor, steps, page_by_page):
     m = m.flatten(-3)[..., place_of[:-1], None]
     weights = torch.exp2(by_page - _base(m))
     carried = torch.exp2(m - top)
-    rounded = (carried * round_weights(weights)).flatten(-2)
+    rounded = (carried * round_weights(weights, other_way)).flatten(-2)
     l = (carried * weights).sum((-2, -1))[..., None]
     l = torch.where(l == 0.0, 1.0, l)
     o = [rounded[:, t] @ torch.where(seen[t, :, None], v, 0.0) for t in range(TOKENS)]
@@ -301,9 +309,19 @@ def worst_ulps(out: Tensor, expected: Tensor) -> float:
     return errors_in_ulps(out, expected).max().item()
 
 
-def assert_close(out: Tensor, expected: Tensor, limit: float = 2.0) -> None:
-    """Every element is within `limit` ulps: 2 of its own, or 2**-9 of its row's largest magnitude."""
+def assert_close(
+    out: Tensor,
+    expected: Tensor,
+    limit: float = 2.0,
+    or_to: Callable[[], Tensor] | None = None,
+) -> None:
+    """Every element is within `limit` ulps: 2 of its own, or 2**-9 of its row's largest magnitude.
+
+    or_to: what an element may be close to instead, asked for only if one is not close to `expected`.
+    """
     errors = errors_in_ulps(out, expected)
+    if or_to is not None and (errors > limit).any():
+        errors = torch.minimum(errors, errors_in_ulps(out, or_to()))
     wrong = errors > limit
     if not wrong.any():
         return

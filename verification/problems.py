@@ -127,8 +127,21 @@ class Problem:
             :, :columns
         ]
 
-    def expected(self, partition: Partition, epilogue: str = "norm_gate") -> torch.Tensor:
-        """What the kernel must give with this partition and epilogue ("norm_gate" or "plain")."""
+    def check(self, out: torch.Tensor, partition: Partition, epilogue: str = "norm_gate") -> None:
+        """The output is what the kernel must give. Raises AssertionError with the worst element."""
+        reference.assert_close(
+            out,
+            self.expected(partition, epilogue),
+            or_to=lambda: self.expected(partition, epilogue, other_way=True),
+        )
+
+    def expected(
+        self, partition: Partition, epilogue: str = "norm_gate", other_way: bool = False
+    ) -> torch.Tensor:
+        """What the kernel must give with this partition and epilogue ("norm_gate" or "plain").
+
+        other_way: where weights near a rounding tie are rounded the other way, which is right too.
+        """
         attended = reference.attention(
             self.q,
             self.kv_cache,
@@ -137,6 +150,7 @@ class Problem:
             scale=self.scale,
             partition=partition,
             window=self.window,
+            other_way=other_way,
         )
         if epilogue == "plain":
             return attended
