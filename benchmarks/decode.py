@@ -59,7 +59,10 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--fa3", type=file, metavar="PATH", help="FlashAttention 3 library of a vLLM wheel")
     parser.add_argument("--variant", metavar="NAME", help="variant of our module (default: its own choice)")
     parser.add_argument(
-        "--num-splits", type=count, metavar="N", help="z slices of ours for long contexts (default: its rule)"
+        "--num-splits",
+        type=count,
+        metavar="N",
+        help="clusters of ours that share a long request (default: its rule)",
     )
     parser.add_argument(
         "--pdl", action="store_true", help="programmatic dependent launch in ours and the norm-gate kernel"

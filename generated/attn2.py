@@ -11,7 +11,7 @@ push dsmem, cluster_merge rank_order, grid_merge workspace, epilogue norm_gate.
 Generated from spec.yaml; do not edit. Change the spec, or the file named above a section, then run
 `python -m generator generate`.
 
-sha256 of the plan, sources, template and formatter: f32955eb9027ae224ea301e551c294411cd07ffbd380201a7f6642924479677a
+sha256 of the plan, sources, template and formatter: febeaf94646434c63825f3d5f59667161a699cd4c6e5d70ee68084c58cc070d9
 """
 
 import contextlib
@@ -61,7 +61,7 @@ __all__ = [
 NAME = "attn2"
 """In the spec; the name of the entry point."""
 
-DIGEST = "f32955eb9027ae224ea301e551c294411cd07ffbd380201a7f6642924479677a"
+DIGEST = "febeaf94646434c63825f3d5f59667161a699cd4c6e5d70ee68084c58cc070d9"
 """Of what this module was made from: what is compiled from it is known by this."""
 
 
@@ -2962,14 +2962,18 @@ def variant_named(name: Any) -> Variant:
 
 
 def split_kernel(max_seq_len: int, window: int | None = None) -> bool:
-    """Whether a deployment launches a kernel that can spread a request over several clusters."""
+    """Whether a deployment launches a kernel that can spread a request over several clusters.
+
+    max_seq_len, window: as in `attn2`. Raises ValueError.
+    """
     return bool(deploy(max_seq_len, window).variant.kernel.splits)
 
 
 def split_forms(max_seq_len: int, window: int | None = None) -> tuple[str, bool]:
     """How a deployment's kernel merges, and whether it loops over the steps of a short request.
 
-    ("cluster", ...) if no request is ever spread over clusters, else ("workspace", ...).
+    ("cluster", ...) if no request is ever spread over clusters, else ("workspace", ...). max_seq_len, window:
+    as in `attn2`. Raises ValueError.
     """
     deployment = deploy(max_seq_len, window)
     return "workspace" if deployment.splits else "cluster", bool(deployment.variant.kernel.splits)
@@ -2978,7 +2982,8 @@ def split_forms(max_seq_len: int, window: int | None = None) -> tuple[str, bool]
 def window_pages(window: int) -> int:
     """The most pages from row 0's first visible key to a request's last, for a window of this many keys.
 
-    The T rows of a request see window + T - 1 keys together, which may begin in the last slot of a page.
+    The T tokens of a request see window + T - 1 keys together, which may begin in the last slot of a page.
+    window: in cache entries, at least 1. Raises ValueError.
     """
     require(window is not None, "window must be an integer >= 1, got None")
     check_context(1, window)
@@ -2996,9 +3001,12 @@ def default_splits(
 ) -> int:
     """How many clusters should share a long request; 1 where no request is ever split.
 
+    kv_heads: the rank's KV heads H. max_seq_len, window, variant: as in `attn2`. multiprocessors: of the
+    device or MIG slice. requests: that an engine mostly serves at a time.
+
     With `requests` 1 it is what a deployment has that does not say, whatever number of requests its calls
-    have, so bits do not depend on that. An engine that mostly serves more at a time asks for them, and gives
-    the answer as `num_splits` from then on. Chosen by a model of a launch's time (`variants.splits`).
+    have, so bits do not depend on that. An engine that mostly serves more asks for them, and gives the answer
+    as `num_splits` from then on. Chosen by a model of a launch's time. Raises ValueError.
     """
     deployment = deploy(max_seq_len, window, None, variant)
     check_kv_heads(kv_heads)
@@ -3019,7 +3027,9 @@ def workspace_bytes(
     """Bytes of the workspace for up to `requests` requests on a device; 0 if the deployment needs none.
 
     A partial record (m, l, o: FP32, padded) for each row of a request and KV head and each of the num_splits
-    clusters that work on it.
+    clusters that work on it. requests: the most that a call has. kv_heads: the rank's KV heads H.
+    max_seq_len, window, num_splits, variant: as in `attn2`. device: whose multiprocessors decide where
+    num_splits does not say; the current one if not given. Raises ValueError.
     """
     return _scratch_bytes(requests, kv_heads, deploy(max_seq_len, window, num_splits, variant), device)[0]
 
@@ -3033,7 +3043,11 @@ def counters_bytes(
     variant: str | None = None,
     device: torch.device | int | str | None = None,
 ) -> int:
-    """Bytes of the counters for up to `requests` requests: a uint32 a row, padded to 16. 0 if not needed."""
+    """Bytes of the counters for up to `requests` requests: a uint32 a row, padded to 16. 0 if not needed.
+
+    requests, kv_heads, max_seq_len, window, num_splits, variant, device: as in `workspace_bytes`. Raises
+    ValueError.
+    """
     return _scratch_bytes(requests, kv_heads, deploy(max_seq_len, window, num_splits, variant), device)[1]
 
 
@@ -3049,8 +3063,11 @@ def allocate_scratch(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """A workspace (uint8) and zeroed counters (int32) for calls of up to `requests` requests on a device.
 
-    device: the current CUDA device if not given. Calls that may run at the same time need scratch memory of
-    their own; others may share it. Counters have to be zero before a call, and a call leaves them so.
+    requests: the most that a call has. kv_heads: the rank's KV heads H. max_seq_len, window, num_splits,
+    variant: as in `attn2`. device: the current CUDA device if not given.
+
+    Calls that may run at the same time need scratch memory of their own; others may share it. Counters have
+    to be zero before a call, and a call leaves them so. Raises ValueError.
     """
     place = as_device(device)
     deployment = deploy(max_seq_len, window, num_splits, variant)
@@ -3076,7 +3093,8 @@ def _scratch_bytes(requests, kv_heads, deployment: Deployment, device) -> tuple[
 #
 # Contract
 #     What comes out depends on the module, the form, the architecture and the version of CuTe DSL alone; the
-#     same input gives the same bytes.
+#     same input gives the same bytes. CuTe DSL reads the kernels' source when it compiles them, not when they
+#     are imported: what has been replaced in the meantime is refused.
 # ============================================================================================================
 
 
@@ -3106,7 +3124,17 @@ def compile_form(form: Form, arch: str, options: str = "") -> Any:
     signature = inspect.signature(inspect.unwrap(type(kernel).__call__))
     arguments = [values[p.annotation] for p in signature.parameters.values() if p.name != "self"]
     with COMPILING:
+        check_source()
         return cute.compile(kernel, *arguments, options=f"--gpu-arch {arch} {options}".strip())
+
+
+def check_source() -> None:
+    """The file of this module is still the one that was imported. Raises RuntimeError."""
+    if DIGEST.encode() not in Path(__file__).read_bytes():
+        raise RuntimeError(
+            f"{__file__} was replaced after it was imported, and CuTe DSL would compile what lies there now: "
+            "start the process again"
+        )
 
 
 def compile_image(form: Form, arch: str) -> Image:
@@ -3289,8 +3317,8 @@ def export_kernels(
 
     folder: made if it does not exist; it may hold other modules' kernels and those for other architectures.
     Cubins of this module and architecture that are out of date are removed. arch: such as "sm_90a".
-    progress: called with each file once it is written. Raises ValueError for what is no architecture, and
-    OSError.
+    progress: called with each file once it is written. Raises ValueError for what is no architecture,
+    OSError, and RuntimeError where the module's file was replaced after it was imported.
     """
     require(
         isinstance(arch, str) and re.fullmatch(r"sm_\d+[af]?", arch) is not None,
@@ -3897,8 +3925,9 @@ def attn2(
     seq_lens: [R], int32, verified tokens included. Of a length above max_seq_len not all keys are attended.
     max_seq_len, window: the deployment, not the step, in cache entries: they pick the variant.
     scale: softmax scale. eps: added to the mean square inside the root of the norm; below 2**-126 it is 0.
-    num_splits, workspace, counters: for deployments that split a request over several clusters; others
-        ignore them.
+    num_splits: how many clusters share a long request, one of more pages to attend than the kernel's
+        `short_pages`; what `default_splits` says for one request if not given. workspace, counters: where
+        they meet, as `allocate_scratch` makes them. Deployments without long requests ignore all three.
     out: where to write, shaped as q may be; allocated like q if not given.
     pdl: launch with programmatic dependent launch: the kernel waits before it reads anything, and lets the
         next one start at once, which must wait before it reads out or overwrites what this one reads.
@@ -3908,7 +3937,7 @@ def attn2(
 
     Runs on the current stream of q's device, whichever device is current. Returns out; there is no gradient.
     Raises TypeError or ValueError for an argument that cannot be served, and RuntimeError for a first call
-    inside a graph capture (call `prepare` before).
+    inside a graph capture (call `prepare` before) or after the module's file was replaced.
     """
     if out is None and isinstance(q, torch.Tensor):
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
@@ -3938,7 +3967,8 @@ def prepare(
     Quick if the kernel is loaded already, which it then stays. May be called from several threads at once,
     and in no graph capture. Raises ValueError for what no call could serve, for a device that cannot hold a
     cluster of the kernel's, and for kernels in from_dir that are missing, damaged or not this module's, this
-    device's and this compiler's; RuntimeError in a capture.
+    device's and this compiler's; RuntimeError in a capture, and where the module's file was replaced after it
+    was imported.
     """
     check_kv_heads(kv_heads)
     deployment = deploy(max_seq_len, window, num_splits, variant, pdl)
@@ -3959,9 +3989,12 @@ def compile_attn2(
 ) -> Any:
     """Compile one variant for an architecture; needs no GPU where `arch` is named.
 
-    variant: a variant's name; the module's first if not given. windowed: the form for deployments with a
-    window. arch: for example "sm_90a"; the current CUDA device's if not given. options: more options for
-    `cute.compile`, such as "--keep-ptx". Returns what `cute.compile` returns. Raises ValueError.
+    variant: a variant's name; the module's first if not given. pdl: the form with programmatic dependent
+    launch. windowed: the form for deployments with a window. arch: for example "sm_90a"; the current CUDA
+    device's if not given. options: more options for `cute.compile`, such as "--keep-ptx".
+
+    Returns what `cute.compile` returns. Raises ValueError, and RuntimeError where the module's file was
+    replaced after it was imported.
     """
     if arch is None:
         require(

@@ -71,17 +71,18 @@ class Report:
 
 
 def load_module(path: Path) -> ModuleType:
-    """Import a generated module from its file, which must stay in place while the module is used.
+    """Import a generated module as its file is now; it must stay in place while the module is used.
 
-    CuTe DSL reads a kernel's source when it is first traced, not when it is imported.
+    CuTe DSL reads a kernel's source when it is first traced, not when it is imported. Bytecode that was kept
+    of the file is not used: it is known by size and second, and two modules can be alike in both.
     """
     name = f"_generated_{path.stem}_{abs(hash(str(path)))}"
     spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
+    if spec is None:
         raise CompileError(f"{path} cannot be imported")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    spec.loader.exec_module(module)
+    exec(compile(path.read_bytes(), path, "exec", dont_inherit=True), module.__dict__)
     return module
 
 

@@ -2,13 +2,15 @@
 
 Contract
     What comes out depends on the module, the form, the architecture and the version of CuTe DSL alone; the
-    same input gives the same bytes.
+    same input gives the same bytes. CuTe DSL reads the kernels' source when it compiles them, not when they
+    are imported: what has been replaced in the meantime is refused.
 """
 
 import inspect
 import tempfile
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import cuda.bindings.driver as cuda
@@ -19,6 +21,7 @@ from cutlass.cute.runtime import make_fake_stream, make_ptr
 
 from variants.checks import require
 from variants.deployment import variant_named
+from variants.module import DIGEST
 from variants.variant import Form
 
 # One at a time: CuTe DSL keeps what it is tracing in one place for all threads. All generated modules of a
@@ -47,7 +50,17 @@ def compile_form(form: Form, arch: str, options: str = "") -> Any:
     signature = inspect.signature(inspect.unwrap(type(kernel).__call__))
     arguments = [values[p.annotation] for p in signature.parameters.values() if p.name != "self"]
     with COMPILING:
+        check_source()
         return cute.compile(kernel, *arguments, options=f"--gpu-arch {arch} {options}".strip())
+
+
+def check_source() -> None:
+    """The file of this module is still the one that was imported. Raises RuntimeError."""
+    if DIGEST.encode() not in Path(__file__).read_bytes():
+        raise RuntimeError(
+            f"{__file__} was replaced after it was imported, and CuTe DSL would compile what lies there now: "
+            "start the process again"
+        )
 
 
 def compile_image(form: Form, arch: str) -> Image:

@@ -25,8 +25,8 @@ def export_kernels(
 
     folder: made if it does not exist; it may hold other modules' kernels and those for other architectures.
     Cubins of this module and architecture that are out of date are removed. arch: such as "sm_90a".
-    progress: called with each file once it is written. Raises ValueError for what is no architecture, and
-    OSError.
+    progress: called with each file once it is written. Raises ValueError for what is no architecture,
+    OSError, and RuntimeError where the module's file was replaced after it was imported.
     """
     require(
         isinstance(arch, str) and re.fullmatch(r"sm_\d+[af]?", arch) is not None,

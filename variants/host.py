@@ -57,8 +57,9 @@ def attn2(
     seq_lens: [R], int32, verified tokens included. Of a length above max_seq_len not all keys are attended.
     max_seq_len, window: the deployment, not the step, in cache entries: they pick the variant.
     scale: softmax scale. eps: added to the mean square inside the root of the norm; below 2**-126 it is 0.
-    num_splits, workspace, counters: for deployments that split a request over several clusters; others
-        ignore them.
+    num_splits: how many clusters share a long request, one of more pages to attend than the kernel's
+        `short_pages`; what `default_splits` says for one request if not given. workspace, counters: where
+        they meet, as `allocate_scratch` makes them. Deployments without long requests ignore all three.
     out: where to write, shaped as q may be; allocated like q if not given.
     pdl: launch with programmatic dependent launch: the kernel waits before it reads anything, and lets the
         next one start at once, which must wait before it reads out or overwrites what this one reads.
@@ -68,7 +69,7 @@ def attn2(
 
     Runs on the current stream of q's device, whichever device is current. Returns out; there is no gradient.
     Raises TypeError or ValueError for an argument that cannot be served, and RuntimeError for a first call
-    inside a graph capture (call `prepare` before).
+    inside a graph capture (call `prepare` before) or after the module's file was replaced.
     """
     if out is None and isinstance(q, torch.Tensor):
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
@@ -98,7 +99,8 @@ def prepare(
     Quick if the kernel is loaded already, which it then stays. May be called from several threads at once,
     and in no graph capture. Raises ValueError for what no call could serve, for a device that cannot hold a
     cluster of the kernel's, and for kernels in from_dir that are missing, damaged or not this module's, this
-    device's and this compiler's; RuntimeError in a capture.
+    device's and this compiler's; RuntimeError in a capture, and where the module's file was replaced after it
+    was imported.
     """
     check_kv_heads(kv_heads)
     deployment = deploy(max_seq_len, window, num_splits, variant, pdl)
@@ -119,9 +121,12 @@ def compile_attn2(
 ) -> Any:
     """Compile one variant for an architecture; needs no GPU where `arch` is named.
 
-    variant: a variant's name; the module's first if not given. windowed: the form for deployments with a
-    window. arch: for example "sm_90a"; the current CUDA device's if not given. options: more options for
-    `cute.compile`, such as "--keep-ptx". Returns what `cute.compile` returns. Raises ValueError.
+    variant: a variant's name; the module's first if not given. pdl: the form with programmatic dependent
+    launch. windowed: the form for deployments with a window. arch: for example "sm_90a"; the current CUDA
+    device's if not given. options: more options for `cute.compile`, such as "--keep-ptx".
+
+    Returns what `cute.compile` returns. Raises ValueError, and RuntimeError where the module's file was
+    replaced after it was imported.
     """
     if arch is None:
         require(

@@ -15,14 +15,18 @@ from variants.variant import most_window_pages
 
 
 def split_kernel(max_seq_len: int, window: int | None = None) -> bool:
-    """Whether a deployment launches a kernel that can spread a request over several clusters."""
+    """Whether a deployment launches a kernel that can spread a request over several clusters.
+
+    max_seq_len, window: as in `attn2`. Raises ValueError.
+    """
     return bool(deploy(max_seq_len, window).variant.kernel.splits)
 
 
 def split_forms(max_seq_len: int, window: int | None = None) -> tuple[str, bool]:
     """How a deployment's kernel merges, and whether it loops over the steps of a short request.
 
-    ("cluster", ...) if no request is ever spread over clusters, else ("workspace", ...).
+    ("cluster", ...) if no request is ever spread over clusters, else ("workspace", ...). max_seq_len, window:
+    as in `attn2`. Raises ValueError.
     """
     deployment = deploy(max_seq_len, window)
     return "workspace" if deployment.splits else "cluster", bool(deployment.variant.kernel.splits)
@@ -31,7 +35,8 @@ def split_forms(max_seq_len: int, window: int | None = None) -> tuple[str, bool]
 def window_pages(window: int) -> int:
     """The most pages from row 0's first visible key to a request's last, for a window of this many keys.
 
-    The T rows of a request see window + T - 1 keys together, which may begin in the last slot of a page.
+    The T tokens of a request see window + T - 1 keys together, which may begin in the last slot of a page.
+    window: in cache entries, at least 1. Raises ValueError.
     """
     require(window is not None, "window must be an integer >= 1, got None")
     check_context(1, window)
@@ -49,9 +54,12 @@ def default_splits(
 ) -> int:
     """How many clusters should share a long request; 1 where no request is ever split.
 
+    kv_heads: the rank's KV heads H. max_seq_len, window, variant: as in `attn2`. multiprocessors: of the
+    device or MIG slice. requests: that an engine mostly serves at a time.
+
     With `requests` 1 it is what a deployment has that does not say, whatever number of requests its calls
-    have, so bits do not depend on that. An engine that mostly serves more at a time asks for them, and gives
-    the answer as `num_splits` from then on. Chosen by a model of a launch's time (`variants.splits`).
+    have, so bits do not depend on that. An engine that mostly serves more asks for them, and gives the answer
+    as `num_splits` from then on. Chosen by a model of a launch's time. Raises ValueError.
     """
     deployment = deploy(max_seq_len, window, None, variant)
     check_kv_heads(kv_heads)
@@ -72,7 +80,9 @@ def workspace_bytes(
     """Bytes of the workspace for up to `requests` requests on a device; 0 if the deployment needs none.
 
     A partial record (m, l, o: FP32, padded) for each row of a request and KV head and each of the num_splits
-    clusters that work on it.
+    clusters that work on it. requests: the most that a call has. kv_heads: the rank's KV heads H.
+    max_seq_len, window, num_splits, variant: as in `attn2`. device: whose multiprocessors decide where
+    num_splits does not say; the current one if not given. Raises ValueError.
     """
     return _scratch_bytes(requests, kv_heads, deploy(max_seq_len, window, num_splits, variant), device)[0]
 
@@ -86,7 +96,11 @@ def counters_bytes(
     variant: str | None = None,
     device: torch.device | int | str | None = None,
 ) -> int:
-    """Bytes of the counters for up to `requests` requests: a uint32 a row, padded to 16. 0 if not needed."""
+    """Bytes of the counters for up to `requests` requests: a uint32 a row, padded to 16. 0 if not needed.
+
+    requests, kv_heads, max_seq_len, window, num_splits, variant, device: as in `workspace_bytes`. Raises
+    ValueError.
+    """
     return _scratch_bytes(requests, kv_heads, deploy(max_seq_len, window, num_splits, variant), device)[1]
 
 
@@ -102,8 +116,11 @@ def allocate_scratch(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """A workspace (uint8) and zeroed counters (int32) for calls of up to `requests` requests on a device.
 
-    device: the current CUDA device if not given. Calls that may run at the same time need scratch memory of
-    their own; others may share it. Counters have to be zero before a call, and a call leaves them so.
+    requests: the most that a call has. kv_heads: the rank's KV heads H. max_seq_len, window, num_splits,
+    variant: as in `attn2`. device: the current CUDA device if not given.
+
+    Calls that may run at the same time need scratch memory of their own; others may share it. Counters have
+    to be zero before a call, and a call leaves them so. Raises ValueError.
     """
     place = as_device(device)
     deployment = deploy(max_seq_len, window, num_splits, variant)

@@ -5,7 +5,8 @@ BF16, and the result of the epilogue to BF16. How a weight rounds depends on the
 so the reference needs to know which warp attends which page, and in which step (`Partition`).
 
 Everything else the kernel does in FP32, with errors far below a BF16 ulp. Where such an error decides which
-way a number is rounded, the two results are one ulp apart, which the tolerance of two has room for.
+way a result is rounded, the two are one ulp apart, which the tolerance of two has room for. Where it decides
+which way a weight is rounded, more could come of it: so a weight that near to a tie is left half way here.
 """
 
 from __future__ import annotations
@@ -28,6 +29,12 @@ ROW_GROUP = 16
 
 KEYS_AT_ONCE = 2**20
 """Keys of one request's KV heads that the reference attends at a time: 0.5 GiB for each of its numbers."""
+
+NEAR_TIE = 2.0**-7
+"""How near to half way between two BF16 numbers, in ulps, either may be what the kernel rounds a weight to.
+
+Its relative error is that of a score of some hundred, accumulated with 24 bits: some 2**-16, 2**-8 ulps.
+"""
 
 FLUSHED = 8 * 2.0**-126
 """Outputs below this may be zero: a sigmoid below 2**-126 is flushed, and a normalised value is at most 8."""
@@ -119,6 +126,13 @@ def round_bf16(x: Tensor) -> Tensor:
     return x.to(torch.float32).to(torch.bfloat16).to(torch.float64)
 
 
+def round_weights(x: Tensor) -> Tensor:
+    """Softmax weights as the kernel has them in P V: rounded to BF16, but near a tie left as they are."""
+    rounded = round_bf16(x)
+    tie = (x - rounded).abs() > (0.5 - NEAR_TIE) * bf16_ulp(torch.minimum(x, rounded))
+    return torch.where(tie, x, rounded)
+
+
 def bf16_ulp(x: Tensor) -> Tensor:
     """The distance between BF16 numbers at x, in float64."""
     _, exponent = torch.frexp(x.abs().clamp(min=2.0**-126))
@@ -203,7 +217,7 @@ def _attend(q, kv, seen, factor, steps, page_by_page):
     m = m.flatten(-3)[..., place_of[:-1], None]
     weights = torch.exp2(by_page - _base(m))
     carried = torch.exp2(m - top)
-    rounded = (carried * round_bf16(weights)).flatten(-2)
+    rounded = (carried * round_weights(weights)).flatten(-2)
     l = (carried * weights).sum((-2, -1))[..., None]
     l = torch.where(l == 0.0, 1.0, l)
     o = [rounded[:, t] @ torch.where(seen[t, :, None], v, 0.0) for t in range(TOKENS)]

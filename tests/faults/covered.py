@@ -140,15 +140,36 @@ MERGING = {
 }
 
 HOST = {
-    "lengths, tables and tensors of another type or device, and other devices and streams": [
+    "a cluster that the device, or its slice, cannot hold": [
+        KERNELS + "test_launch.py::test_a_device_too_small_for_a_cluster_is_refused",
+        KERNELS + "test_launch.py::test_a_kernel_is_loaded_with_what_its_launches_need",
+    ],
+    "lengths, tables and other tensors of another type, or left on another device": [
         KERNELS + "test_host.py::test_wrong_arguments_are_refused",
         KERNELS + "test_host.py::test_tensors_left_on_the_cpu_are_refused",
-        KERNELS + "test_host.py::test_the_launch_goes_to_the_current_stream",
+        KERNELS + "test_split_host.py::test_wrong_scratch_is_refused",
+    ],
+    "a device that is not the current one": [
+        KERNELS + "test_launch.py::test_the_current_context_stays_as_it_was",
         KERNELS + "test_host.py::test_another_device_than_the_current_one",
+        KERNELS + "test_scratch.py::test_scratch_is_that_of_the_named_device",
+    ],
+    "a side stream": [
+        KERNELS + "test_launch.py::test_the_launch_is_the_kernels_own",
+        KERNELS + "test_host.py::test_the_launch_goes_to_the_current_stream",
+    ],
+    "a first call inside a capture": [
+        KERNELS + "test_prepare.py::test_nothing_is_compiled_or_loaded_in_a_capture",
+        KERNELS + "test_prepare.py::test_a_first_call_in_a_capture_leaves_the_capture_usable",
         KERNELS + "test_bits.py::test_a_first_call_inside_capture_says_what_to_do",
     ],
-    "no GPU, and no architecture named": [
-        KERNELS + "test_host.py::test_without_a_gpu_the_errors_say_what_to_do",
+    "a custom op whose writes are not declared": [
+        KERNELS + "test_custom_op.py::test_what_is_written_is_declared",
+        KERNELS + "test_custom_op.py::test_calls_stay_in_order",
+        KERNELS + "test_custom_op.py::test_opcheck",
+    ],
+    "an operator's name that stands for another kernel": [
+        KERNELS + "test_custom_op.py::test_the_operator_is_named_by_its_content",
     ],
 }
 
@@ -157,12 +178,39 @@ GENERATORS = {
         GENERATOR + "test_files.py::test_writes_what_changes_and_nothing_else",
         GENERATOR + "test_files.py::test_a_failed_write_leaves_the_old_file",
     ],
+    "a source file that is replaced between import and compilation, or reloaded by its date": [
+        FAULTS + "test_sources.py::test_a_module_that_was_replaced_is_not_compiled",
+        FAULTS + "test_sources.py::test_a_module_is_loaded_by_its_content",
+    ],
+    "cache keys that miss an architecture, a stride or a number, or that hold an address": [
+        FAULTS + "test_keys.py::test_calls_that_differ_are_not_taken_for_each_other",
+        FAULTS + "test_keys.py::test_no_address_is_in_a_key",
+        FAULTS + "test_keys.py::test_each_architecture_is_compiled_for",
+        KERNELS + "test_host.py::test_what_is_wrong_stays_wrong",
+        KERNELS + "test_prepare.py::test_another_device_loads_what_is_compiled",
+    ],
+    "kernels on disk of another module, compiler, architecture or type, or damaged": [
+        GENERATOR + "test_export.py::test_anything_else_is_refused",
+        GENERATOR + "test_export.py::test_kernels_of_another_architecture_are_not_even_found",
+        GENERATOR + "test_export.py::test_an_export_that_fails_leaves_the_old_kernels",
+    ],
+    "names made by dropping characters, so that two are one": [
+        FAULTS + "test_keys.py::test_forms_have_names_of_their_own",
+        GENERATOR + "test_export.py::test_windowed_forms_are_those_of_variants_that_serve_windows",
+    ],
+    "no GPU, and no architecture named": [
+        KERNELS + "test_host.py::test_without_a_gpu_the_errors_say_what_to_do",
+        GENERATOR + "test_export.py::test_a_wrong_architecture_is_refused",
+    ],
     "names that become identifiers and paths": [
         GENERATOR + "test_spec.py::test_module_names",
         GENERATOR + "test_spec.py::test_variant_names",
+        GENERATOR + "test_spec.py::test_variant_names_that_are_no_files",
         GENERATOR + "test_fuzz.py::test_names_of_files_are_no_code_and_no_markup",
     ],
     "values of another type, and numbers that are none": [
+        GENERATOR + "test_spec.py::test_wrong_values",
+        KERNELS + "test_host.py::test_wrong_arguments_are_refused",
         GENERATOR + "test_document.py::test_scalars_are_those_of_the_core_schema",
         GENERATOR + "test_fuzz.py::test_every_mutant_is_sound_or_refused",
     ],

@@ -38,8 +38,11 @@ RINGS = {
 What is shipped is not repeated.
 """
 
-PARAMETERS = {"cluster": (12, 1), "split": (14, 3)}
-"""The 64-bit parameters of a kernel, pointers and strides, and its integers; each has two numbers besides."""
+PARAMETERS = {
+    "cluster": [".u64"] * 12 + [".u32"] + [".f32"] * 2,
+    "split": [".u64"] * 14 + [".u32"] * 3 + [".f32"] * 2,
+}
+"""What a kernel is given: pointers and strides, integers, two numbers."""
 
 
 @pytest.fixture(scope="module")
@@ -121,8 +124,7 @@ def test_the_entry_takes_pointers_and_scalars(report):
     """The PTX signature is readable: pointers, strides, integers, two numbers, in the order of the call."""
     parameters = re.search(r"\.entry \w+\((.*?)\)", report.ptx, re.DOTALL).group(1)
     kinds = re.findall(r"\.param (\.\w+)", parameters)
-    wide, integers = PARAMETERS[report.variant]
-    assert kinds == [".u64"] * wide + [".u32"] * integers + [".f32"] * 2
+    assert kinds == PARAMETERS[report.variant]
     assert f"attn2_{report.variant}" in report.ptx
 
 

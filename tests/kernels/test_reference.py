@@ -47,6 +47,15 @@ def test_only_rounded_weights_separate_it_from_exact_attention(partition, window
     assert ((got - want).abs() <= 2.0**-8 * (bound + want.abs()) * (1 + 2.0**-8)).all()
 
 
+def rounded_weight(weight: float) -> float:
+    """A weight in P V: BF16, but within 2**-7 ulps of a tie as it is."""
+    rounded = torch.tensor(weight, dtype=torch.float64).to(torch.bfloat16).item()
+    if weight == 0.0:
+        return 0.0
+    ulp = 2.0 ** (math.frexp(min(weight, rounded))[1] - 8)
+    return weight if abs(weight - rounded) > (0.5 - 2.0**-7) * ulp else rounded
+
+
 def literal(problem: Problem, partition: Partition, request: int, token: int, head: int) -> list[float]:
     """One row by the documented steps, in Python floats and loops."""
     length = int(problem.seq_lens[request])
@@ -70,7 +79,7 @@ def literal(problem: Problem, partition: Partition, request: int, token: int, he
             top = max(m, *scores)
             rescale = 2.0 ** (m - top)
             weights = [2.0 ** (score - top) for score in scores]
-            rounded = torch.tensor(weights).to(torch.bfloat16).tolist()
+            rounded = [rounded_weight(weight) for weight in weights]
             l = l * rescale + sum(weights)
             for d in range(HEAD_DIM):
                 o[d] = o[d] * rescale + sum(w * v[d] for w, v in zip(rounded, values, strict=True))
@@ -80,6 +89,18 @@ def literal(problem: Problem, partition: Partition, request: int, token: int, he
     factors = [2.0 ** (m - top) for m, _, _ in partials]
     total = sum(f * l for f, (_, l, _) in zip(factors, partials, strict=True))
     return [sum(f * o[d] for f, (_, _, o) in zip(factors, partials, strict=True)) / total for d in range(64)]
+
+
+def test_weights_near_a_tie_are_left_half_way():
+    """Neither way is wrong there; a hundredth of an ulp further on there is one right way."""
+    for low in (0.5, 0.75, 1.0 - 2.0**-8, 2.0**-20):
+        ulp = 2.0 ** (math.frexp(low)[1] - 8)
+        for off, want in ((-0.02, low), (-0.005, None), (0.0, None), (0.005, None), (0.02, low + ulp)):
+            weight = low + (0.5 + off) * ulp
+            got = reference.round_weights(torch.tensor([weight], dtype=torch.float64)).item()
+            assert got == rounded_weight(weight) == (weight if want is None else want), (low, off)
+    exact = torch.tensor([0.0, 1.0, 0.625, 0.1], dtype=torch.float64)
+    assert torch.equal(reference.round_weights(exact), reference.round_bf16(exact))
 
 
 @pytest.mark.parametrize("pages_per_step", [1, 2])

@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+from tests.kernels.test_reference import rounded_weight
 from verification import attention as reference
 from verification.attention import HEAD_DIM, PAGE_SIZE, TOKENS, Partition, SplitPartition
 from verification.problems import Problem, make_problem
@@ -103,7 +104,7 @@ def literal(problem: Problem, request: int, token: int, head: int) -> torch.Tens
             ]
             top = max(m, *scores)
             rescale, weights = 2.0 ** (m - top), [2.0 ** (score - top) for score in scores]
-            rounded = torch.tensor(weights).to(torch.bfloat16).tolist()
+            rounded = [rounded_weight(weight) for weight in weights]
             l = l * rescale + sum(weights)
             for d in range(HEAD_DIM):
                 here = sum(w * kv[HEAD_DIM + d] for w, kv in zip(rounded, seen, strict=True))
