@@ -19,7 +19,7 @@ def dims_of_pair(j: int, e: int) -> np.ndarray:
 
 
 def fold_page(columns: np.ndarray) -> np.ndarray:
-    """[slots, 64] BF16 bits of K or V of a step's pages -> [8 a tile of 8 slots, lane] pairs."""
+    """[slots, 64] BF16 bits of K or V of some pages -> [8 a tile of 8 slots, lane] pairs."""
     words = []
     for tile in range(len(columns) // 8):
         for j in range(8):
