@@ -19,7 +19,7 @@ from verification.problems import Problem
 from verification.runner import run_emulated
 
 EPILOGUES = {"split": "norm_gate", "split_plain": "plain", "split_small": "norm_gate", "split_tiny": "plain"}
-"""The variants under test, and how each finishes its rows."""
+"""The variants under test, and how each finishes its rows; those of single tests store attention itself."""
 
 UNTOUCHED = 0xFF
 """What every byte of a workspace holds before a call: its numbers are NaN."""
@@ -80,7 +80,7 @@ class SplitSubject:
     @property
     def epilogue(self) -> str:
         """The name of the reference's epilogue."""
-        return EPILOGUES[self.name]
+        return EPILOGUES.get(self.name, "plain")
 
     def partition(self, num_splits: int) -> Partition:
         """Which share attends which page."""

@@ -5,9 +5,11 @@ attend as many at once. All are compiled with a window, each once; one wider tha
 """
 
 import copy
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +20,6 @@ from generator.render import generate
 from tests.kernels.conftest import SPEC, bits, import_from
 from tests.kernels.scale import GPU
 from tests.kernels.split_scale import NO_WINDOW
-from tests.kernels.split_subject import SplitSubject
 from verification.problems import make_problem
 from verification.runner import run_emulated
 
@@ -45,7 +46,7 @@ TINY = (
     *(Ring(1, "cp_async_ring", 2), Ring(1, "bulk_ring", 16)),
     *(OF_SPLIT_TINY, Ring(2, "cp_async_ring", 16), Ring(2, "bulk_ring", 4)),
 )
-"""`split_tiny` with other rings, no more than are needed: compiling takes nearly all of the time."""
+"""`split_tiny` with other rings. Compiling takes nearly all of the time here: no more than is needed."""
 
 ON_GPU = (
     *(Ring(1, "cp_async_ring", 16), Ring(1, "bulk_ring", 2), Ring(1, "bulk_ring", 4)),
@@ -76,15 +77,6 @@ if not GPU:
     TINY_CASES = [(NO_WINDOW, 1), (1171, 8)]
 
 
-class RingSubject(SplitSubject):
-    """A split variant that stores attention itself, because the norm hides what scales a row."""
-
-    @property
-    def epilogue(self) -> str:
-        """The name of the reference's epilogue."""
-        return "plain"
-
-
 @pytest.fixture(scope="module")
 def ring_module(tmp_path_factory) -> ModuleType:
     """A generated module with a variant for each of the rings."""
@@ -104,10 +96,11 @@ def ring_module(tmp_path_factory) -> ModuleType:
 
 
 @pytest.fixture
-def rings(ring_module, split_module, device) -> Mapping[Ring, SplitSubject]:
-    """The variants by their rings."""
-    subjects = {ring: RingSubject(ring_module, str(ring), device) for ring in RINGS}
-    return {**subjects, OF_SPLIT_TINY: SplitSubject(split_module, "split_tiny", device)}
+def rings(ring_module, splits) -> Mapping[Ring, Any]:
+    """The variants by their rings, as test subjects."""
+    tiny = splits["split_tiny"]
+    subjects = {ring: dataclasses.replace(tiny, module=ring_module, name=str(ring)) for ring in RINGS}
+    return {**subjects, OF_SPLIT_TINY: tiny}
 
 
 def compare(subjects, lengths, window, num_splits):
@@ -140,7 +133,7 @@ def test_no_ring_reads_twice_or_waits_for_a_bank(rings, ring):
 
     As the emulator counts it, wherever the other tests run.
     """
-    subject = RingSubject(rings[ring].module, rings[ring].name, "cpu")
+    subject = dataclasses.replace(rings[ring], device="cpu")
     problem = make_problem([345], window=NO_WINDOW)
     arguments = {**problem.arguments(), "num_splits": 2, **subject.scratch(problem, 2).arguments()}
     counts = Counts()
