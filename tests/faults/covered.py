@@ -41,6 +41,7 @@ ADDRESSES = {
         KERNELS + "test_memory.py::test_addresses_past_32_bits",
         KERNELS + "test_split_memory.py::test_addresses_past_32_bits",
         STAGES + "pages/test_walk.py::test_addresses_have_64_bits",
+        FAULTS + "test_addresses.py::test_page_strides_of_4_gib_are_refused",
     ],
     "strides assumed": [
         KERNELS + "test_memory.py::test_strides_are_honoured",
@@ -69,6 +70,7 @@ LENGTHS_AND_GRAPHS = {
     "right for one request, wrong among others": [
         KERNELS + "test_bits.py::test_a_request_does_not_mind_its_batch",
         KERNELS + "test_split_bits.py::test_a_request_does_not_mind_its_batch",
+        KERNELS + "test_scratch.py::test_splits_do_not_depend_on_the_batch",
     ],
     "lengths around bounds of pages, rounds, rings, shares and splits": [
         KERNELS + "test_cluster.py::test_lengths_around_boundaries",
@@ -205,7 +207,6 @@ GENERATORS = {
     "names that become identifiers and paths": [
         GENERATOR + "test_spec.py::test_module_names",
         GENERATOR + "test_spec.py::test_variant_names",
-        GENERATOR + "test_spec.py::test_variant_names_that_are_no_files",
         GENERATOR + "test_fuzz.py::test_names_of_files_are_no_code_and_no_markup",
     ],
     "values of another type, and numbers that are none": [

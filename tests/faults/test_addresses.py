@@ -2,8 +2,10 @@
 
 import dataclasses
 
+import pytest
 import torch
 
+from generated import attn2
 from tests.kernels.conftest import bits
 from tests.kernels.tiny import long_length
 from verification.problems import make_problem
@@ -39,3 +41,21 @@ def test_strides_of_dimensions_of_size_1_do_not_matter(tiny):
         block_table=with_stride(torch.zeros_like(problem.block_table), 1, 9),
     )
     assert torch.equal(bits(tiny.run(alone)), want)
+
+
+@pytest.mark.parametrize(
+    ("elements", "refusal"),
+    [
+        (2**31 - 8, "q must be a CUDA tensor"),
+        (2**31, "kv_cache must have a page stride below 2147483648 elements"),
+    ],
+)
+def test_page_strides_of_4_gib_are_refused(elements, refusal):
+    """Kernels multiply with a page stride of 32 bits; what does not fit is never cut short."""
+    given = make_problem([40, 64], kv_heads=2).arguments()
+    given = {n: v.to("meta") if isinstance(v, torch.Tensor) else v for n, v in given.items()}
+    given["kv_cache"] = torch.empty_strided(
+        (2, 2, 16, 128), (elements, 2048, 128, 1), dtype=torch.bfloat16, device="meta"
+    )
+    with pytest.raises(ValueError, match=refusal):
+        attn2.attn2(**given)

@@ -1,6 +1,7 @@
-"""The tests that `covered` names exist, and those of this folder are all named."""
+"""The tests that `covered` and the README name exist, and those of this folder are all named."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -32,3 +33,11 @@ def test_every_test_here_shows_a_kind():
     for file in sorted((ROOT / FAULTS).glob("test_*.py")):
         if file != Path(__file__).resolve():
             assert {f"{FAULTS}{file.name}::{test}" for test in names_in(file)} <= named
+
+
+def test_the_readme_names_tests_that_exist():
+    """Of the promises: `folder/test_file.py::test_name`."""
+    named = re.findall(r"`([\w/]+\.py)::(\w+)`", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert len(named) > 10
+    for file, test in named:
+        assert test in names_in(ROOT / "tests" / file), f"{file}::{test}"

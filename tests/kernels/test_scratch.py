@@ -9,6 +9,7 @@ from stages.partial import PartialRecord
 from tests.kernels.scale import GPU
 from tests.kernels.test_host import Case, refuse
 from verification.attention import HEAD_DIM
+from verification.problems import make_problem
 
 pytest_plugins = ["tests.kernels.split_subject"]
 
@@ -54,6 +55,19 @@ def test_splits_by_default(split_module):
     assert default(1, 131072, 2048) == default(1, 4096) == default(1, 2048) == 1
     with pytest.raises(ValueError, match="max_seq_len=1048577"):
         default(1, 1048577)
+
+
+def test_splits_do_not_depend_on_the_batch(split_module):
+    """A launch of any number of requests has the splits of the deployment, so it has their bits too."""
+    deployment, device = split_module.deploy(131072), torch.device("cpu")
+    one = split_module.default_splits(1, 131072)
+    for requests in (1, 3, 64):
+        problem = make_problem([9] * requests, max_seq_len=131072)
+        scratch = split_module.allocate_scratch(requests, kv_heads=1, max_seq_len=131072, device=device)
+        tensors = (problem.q, problem.gate, problem.kv_cache, problem.block_table, problem.seq_lens)
+        call = split_module.bind(deployment, *tensors, problem.poisoned_out(), *scratch, 1.0, 0.0)
+        names = list(split_module.parameters(type(deployment.variant.kernel)))
+        assert call.values[names.index("num_splits")] == one > 1
 
 
 @pytest.mark.parametrize("window", [None, 100000])
