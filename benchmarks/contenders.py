@@ -83,12 +83,12 @@ class Ours(Contender):
         deployment = {"max_seq_len": problem.max_seq_len, "window": problem.shape.window}
         self.module.prepare(kv_heads=problem.shape.kv_heads, **deployment, **self.options)
         named = {name: value for name, value in self.options.items() if name == "variant"}
-        device = torch.cuda.get_device_properties(problem.device)
+        # As an engine chooses that mostly serves this many requests at a time.
         num_splits = self.num_splits or self.module.default_splits(
             problem.shape.kv_heads,
             **deployment,
             **named,
-            multiprocessors=device.multi_processor_count,
+            multiprocessors=torch.cuda.get_device_properties(problem.device).multi_processor_count,
             requests=problem.shape.requests,
         )
         workspace, counters = self.module.allocate_scratch(

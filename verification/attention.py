@@ -129,7 +129,7 @@ def round_bf16(x: Tensor) -> Tensor:
 
 
 def round_weights(x: Tensor, other_way: bool = False) -> Tensor:
-    """Softmax weights as the kernel has them in P V: rounded to BF16, or near a tie to the other neighbour."""
+    """Softmax weights as the kernel has them in P V: in BF16. other_way: near a tie, the other neighbour."""
     rounded = round_bf16(x)
     if not other_way:
         return rounded

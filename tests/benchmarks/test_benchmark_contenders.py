@@ -160,7 +160,7 @@ def test_missing_library_is_a_reason_not_an_error(monkeypatch, tmp_path):
     assert not contenders.AttentionAlone(Library(str(broken))).available()
 
 
-def test_ours_is_called_through_its_public_interface():
+def test_ours_is_called_through_its_public_interface(monkeypatch):
     calls = []
 
     def prepare(*, kv_heads, max_seq_len, window, pdl, variant):
@@ -178,10 +178,17 @@ def test_ours_is_called_through_its_public_interface():
         attend(q.view(8, 8, 64), k, v, attention, table, lengths)
         out.copy_(problem.norm_gate_reference(attention).view(out.shape))
 
-    ours = contenders.Ours(variant="cluster", pdl=True, num_splits=3)
-    ours.module = types.SimpleNamespace(
-        prepare=prepare, attn2=attn2, allocate_scratch=allocate_scratch, __name__="module"
-    )
+    def default_splits(kv_heads, max_seq_len, window, variant, multiprocessors, requests):
+        assert (kv_heads, max_seq_len, window, variant, requests) == (1, 60, None, "cluster", 1)
+        assert multiprocessors == 7
+        return 3
+
+    device = types.SimpleNamespace(multi_processor_count=7)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: device)
+
+    functions = {"prepare": prepare, "attn2": attn2, "allocate_scratch": allocate_scratch}
+    ours = contenders.Ours(variant="cluster", pdl=True)
+    ours.module = types.SimpleNamespace(**functions, default_splits=default_splits, __name__="module")
     problem = problem_of("1 1 20")
     ours.prepare(problem)
     for index in range(3):
