@@ -1,12 +1,18 @@
 """What compute-sanitizer is given: every shipped kernel form on a small batch of everything, checked.
 
-    compute-sanitizer --tool memcheck  python -m tests.sanitize
-    compute-sanitizer --tool racecheck python -m tests.sanitize
-    compute-sanitizer --tool synccheck python -m tests.sanitize
+    options="--report-api-errors no --kernel-name kns=kernel_cutlass"
+    compute-sanitizer --tool memcheck  $options python -m tests.sanitize
+    compute-sanitizer --tool racecheck $options python -m tests.sanitize
+    compute-sanitizer --tool synccheck $options python -m tests.sanitize
 
 Short and padded requests, and where a variant splits long ones, one that all clusters share; with and without
 a window and dependent launch. Pages, tables and lengths end where their memory does, so that the tool sees a
 read past them. Exit status 1 if a result is wrong.
+
+API errors are left out because asking a kernel for its parameters ends with one, on purpose. On an H200 memcheck
+finds nothing, and racecheck no error; it warns of the mbarriers, which one thread starts and uses. synccheck
+reports a missing wait at the mbarrier that peers complete with their stores, where its CTA announces the bytes;
+the warps that own rows do wait for it. That report is not explained yet.
 """
 
 import sys
