@@ -9,10 +9,10 @@ Short and padded requests, and where a variant splits long ones, one that all cl
 a window and dependent launch. Pages, tables and lengths end where their memory does, so that the tool sees a
 read past them. Exit status 1 if a result is wrong.
 
-API errors are left out because asking a kernel for its parameters ends with one, on purpose. On an H200 memcheck
-finds nothing, and racecheck no error; it warns of the mbarriers, which one thread starts and uses. synccheck
-reports a missing wait at the mbarrier that peers complete with their stores, where its CTA announces the bytes;
-the warps that own rows do wait for it. That report is not explained yet.
+API errors are left out because asking a kernel for its parameters ends with one, on purpose. On an H200
+memcheck finds nothing, and racecheck no error; it warns of the mbarriers, which one thread starts and uses.
+synccheck reports a missing wait at the mbarrier that peers complete with their stores, where its CTA announces
+the bytes; the warps that own rows do wait for it. That report is not explained yet.
 """
 
 import sys
