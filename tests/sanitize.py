@@ -11,8 +11,8 @@ read past them. Exit status 1 if a result is wrong.
 
 API errors are left out because asking a kernel for its parameters ends with one, on purpose. On an H200
 memcheck finds nothing, and racecheck no error; it warns of the mbarriers, which one thread starts and uses.
-synccheck reports a missing wait at the mbarrier that peers complete with their stores, where its CTA announces
-the bytes; the warps that own rows do wait for it. That report is not explained yet.
+synccheck reports a missing wait at the mbarrier that peers complete with their stores, where its CTA
+announces the bytes; the warps that own rows do wait for it. That report is not explained yet.
 """
 
 import sys
