@@ -11,7 +11,7 @@ push dsmem, cluster_merge rank_order, grid_merge workspace, epilogue norm_gate.
 Generated from spec.yaml; do not edit. Change the spec, or the file named above a section, then run
 `python -m generator generate`.
 
-sha256 of the plan, sources, template and formatter: febeaf94646434c63825f3d5f59667161a699cd4c6e5d70ee68084c58cc070d9
+sha256 of the plan, sources, template and formatter: 3648628d117c64154292b3842223b5a1726cb99061a3f089af76703ef9574725
 """
 
 import contextlib
@@ -61,7 +61,7 @@ __all__ = [
 NAME = "attn2"
 """In the spec; the name of the entry point."""
 
-DIGEST = "febeaf94646434c63825f3d5f59667161a699cd4c6e5d70ee68084c58cc070d9"
+DIGEST = "3648628d117c64154292b3842223b5a1726cb99061a3f089af76703ef9574725"
 """Of what this module was made from: what is compiled from it is known by this."""
 
 
@@ -2074,31 +2074,12 @@ class WorkspaceMerge:
 
 
 # ============================================================================================================
-# variants/split.py
+# variants/request.py
 #
-# The split kernel: long contexts and sliding windows, a request's pages spread over several clusters.
+# Where the rows and the pages of one request and KV head are.
 #
 # Contract
-#     Grid (cluster * row_groups * R, H, ceil(num_splits / row_groups)), clusters of `cluster` CTAs of `warps`
-#     warps, one warp for each row group. The launch shape depends on R and the deployment only; which way a
-#     request goes is decided in the kernel, alike in all of its CTAs, from its length:
-#
-#     Short, at most `short_rounds` pages a warp of one cluster, counted from the first key that row 0 sees: the
-#     clusters of z slice 0 do what the cluster kernel does, one row group each; the other slices leave at once.
-#
-#     Long: `num_splits` clusters share the request's pages, and clusters in excess leave at once. The pages are
-#     dealt out in steps of `ring_pages_per_step`, to each CTA a run of its own, as even as whole steps go. It
-#     streams them through a ring that all of its warps read, warp w for row group w. The CTAs of a cluster
-#     exchange all rows, the owner of a row merges the ranks, and the clusters merge through the workspace: the
-#     last to arrive finishes the row.
-#
-#     With a window of W keys, row t sees keys [L - tokens + t - W + 1, L - tokens + t].
-#
-#     The workspace holds num_splits records for each row (request, KV head, row), the counters one uint32 for
-#     each; see the grid merge stage for what is asked of them.
-#
-#     Registers decide how many CTAs a multiprocessor holds, and those hide each other's latencies: the compiler
-#     is told to leave room for `resident_ctas`.
+#     Plain numbers, alike in all threads of a CTA; nothing here touches memory.
 # ============================================================================================================
 
 
@@ -2136,6 +2117,35 @@ class Pages:
     def walk(self, first: Int32, stride: int) -> PageWalk:
         """A walk from page `first` of the request."""
         return PageWalk(self.table, self.columns, self.cache, self.page_stride, first, stride)
+
+
+# ============================================================================================================
+# variants/split.py
+#
+# The split kernel: long contexts and sliding windows, a request's pages spread over several clusters.
+#
+# Contract
+#     Grid (cluster * row_groups * R, H, ceil(num_splits / row_groups)), clusters of `cluster` CTAs of `warps`
+#     warps, one warp for each row group. The launch shape depends on R and the deployment only; which way a
+#     request goes is decided in the kernel, alike in all of its CTAs, from its length:
+#
+#     Short, at most `short_rounds` pages a warp of one cluster, counted from the first key that row 0 sees: the
+#     clusters of z slice 0 do what the cluster kernel does, one row group each; the other slices leave at once.
+#
+#     Long: `num_splits` clusters share the request's pages, and clusters in excess leave at once. The pages are
+#     dealt out in steps of `ring_pages_per_step`, to each CTA a run of its own, as even as whole steps go. It
+#     streams them through a ring that all of its warps read, warp w for row group w. The CTAs of a cluster
+#     exchange all rows, the owner of a row merges the ranks, and the clusters merge through the workspace: the
+#     last to arrive finishes the row.
+#
+#     With a window of W keys, row t sees keys [L - tokens + t - W + 1, L - tokens + t].
+#
+#     The workspace holds num_splits records for each row (request, KV head, row), the counters one uint32 for
+#     each; see the grid merge stage for what is asked of them.
+#
+#     Registers decide how many CTAs a multiprocessor holds, and those hide each other's latencies: the compiler
+#     is told to leave room for `resident_ctas`.
+# ============================================================================================================
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -2239,6 +2249,7 @@ class SplitKernel(AttentionKernel):
             cluster=[self.cluster, 1, 1],
             smem=self.shared_bytes,
             min_blocks_per_mp=self.resident_ctas,
+            # The default, but said: otherwise CuTe DSL asks a GPU how much memory so many CTAs may have.
             preferred_smem_carveout=-1,
             use_pdl=self.pdl,
             stream=stream,

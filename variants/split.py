@@ -38,42 +38,7 @@ from stages.pages.walk import PageWalk
 from stages.partial import PartialRecord, lane_units
 from stages.ptx import block_index_again, griddep_launch_dependents, griddep_wait, load_global_i32, select
 from variants.kernel import SHARED_ALIGN, AttentionKernel
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Where the rows of one request and KV head are: global addresses and strides in bytes."""
-
-    request: Int32
-    kv_head: Int32
-    q: Int64
-    q_stride: Int64
-    gate: Int64
-    gate_stride: Int64
-    out: Int64
-    out_stride: Int64
-    scale_log2: Float32
-    eps: Float32
-
-
-@dataclass(frozen=True)
-class Pages:
-    """Where the pages of one request and KV head are, and which of them are needed.
-
-    first: the page of the first key that row 0 sees. count: pages from there to the last live one.
-    """
-
-    table: Int64
-    columns: Int32
-    cache: Int64
-    page_stride: Int32
-    length: Int32
-    first: Int32
-    count: Int32
-
-    def walk(self, first: Int32, stride: int) -> PageWalk:
-        """A walk from page `first` of the request."""
-        return PageWalk(self.table, self.columns, self.cache, self.page_stride, first, stride)
+from variants.request import Pages, Rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,6 +142,7 @@ class SplitKernel(AttentionKernel):
             cluster=[self.cluster, 1, 1],
             smem=self.shared_bytes,
             min_blocks_per_mp=self.resident_ctas,
+            # The default, but said: otherwise CuTe DSL asks a GPU how much memory so many CTAs may have.
             preferred_smem_carveout=-1,
             use_pdl=self.pdl,
             stream=stream,

@@ -1,0 +1,47 @@
+"""Where the rows and the pages of one request and KV head are.
+
+Contract
+    Plain numbers, alike in all threads of a CTA; nothing here touches memory.
+"""
+
+from dataclasses import dataclass
+
+from cutlass import Float32, Int32, Int64
+
+from stages.pages.walk import PageWalk
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Where the rows of one request and KV head are: global addresses and strides in bytes."""
+
+    request: Int32
+    kv_head: Int32
+    q: Int64
+    q_stride: Int64
+    gate: Int64
+    gate_stride: Int64
+    out: Int64
+    out_stride: Int64
+    scale_log2: Float32
+    eps: Float32
+
+
+@dataclass(frozen=True)
+class Pages:
+    """Where the pages of one request and KV head are, and which of them are needed.
+
+    first: the page of the first key that row 0 sees. count: pages from there to the last live one.
+    """
+
+    table: Int64
+    columns: Int32
+    cache: Int64
+    page_stride: Int32
+    length: Int32
+    first: Int32
+    count: Int32
+
+    def walk(self, first: Int32, stride: int) -> PageWalk:
+        """A walk from page `first` of the request."""
+        return PageWalk(self.table, self.columns, self.cache, self.page_stride, first, stride)
