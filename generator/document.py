@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from generator.errors import KeyPath, Problem, SpecError, described, key_path, quoted
+from generator.errors import KeyPath, Problem, SpecError, described, key_path, quoted, shortened
 
 MAX_BYTES = 1 << 18
 MAX_DEPTH = 32
@@ -170,10 +170,12 @@ class _Loader(yaml.SafeLoader):
         mark = event.start_mark
         if isinstance(event, yaml.AliasEvent):
             self.get_event()  # type: ignore[no-untyped-call]
-            self._builder.report(mark, f"aliases are not supported (*{event.anchor}): write the value out")
+            name = shortened(event.anchor)
+            self._builder.report(mark, f"aliases are not supported (*{name}): write the value out")
             return yaml.ScalarNode(f"{_CORE}null", "~", mark, mark)
         if event.anchor is not None:
-            self._builder.report(mark, f"anchors are not supported (&{event.anchor}): write each value out")
+            name = shortened(event.anchor)
+            self._builder.report(mark, f"anchors are not supported (&{name}): write each value out")
             event.anchor = None
         if event.tag is not None and event.tag.removeprefix(_CORE) not in _TAGS:
             tag = quoted(event.tag.replace(_CORE, "!!"))

@@ -82,6 +82,11 @@ def quoted(text: str) -> str:
     return repr(text) if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]!r}..."
 
 
+def shortened(word: str) -> str:
+    """A word of letters and digits as it may stand in a message: not too long."""
+    return word if len(word) <= _LONGEST_QUOTE else f"{word[:_LONGEST_QUOTE]}..."
+
+
 def described(value: object) -> str:
     """A value of a spec in words, its type included."""
     match value:

@@ -128,6 +128,13 @@ def test_a_bomb_is_refused_at_once():
     assert "aliases are not supported (*a0)" in refusals("\n".join(lines))[2]
 
 
+def test_messages_do_not_repeat_endless_names():
+    """An anchor's or alias's name may be as long as the file."""
+    name = "a" * 50000
+    for message in refusals(f"a: &{name} 1\nb: *{name}"):
+        assert len(message) < 300 and "aaa..." in message
+
+
 def test_a_duplicate_key_does_not_hide_the_rest():
     """The first entry counts; the problem goes along with those of later checks."""
     document = parse_document(b"a: {b: 1, c: 2,\n  b: 3}\na: 4\n", "spec.yaml")
