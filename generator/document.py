@@ -170,11 +170,11 @@ class _Loader(yaml.SafeLoader):
         mark = event.start_mark
         if isinstance(event, yaml.AliasEvent):
             self.get_event()  # type: ignore[no-untyped-call]
-            name = shortened(event.anchor)
+            name = shortened(str(event.anchor))
             self._builder.report(mark, f"aliases are not supported (*{name}): write the value out")
             return yaml.ScalarNode(f"{_CORE}null", "~", mark, mark)
         if event.anchor is not None:
-            name = shortened(event.anchor)
+            name = shortened(str(event.anchor))
             self._builder.report(mark, f"anchors are not supported (&{name}): write each value out")
             event.anchor = None
         if event.tag is not None and event.tag.removeprefix(_CORE) not in _TAGS:
