@@ -11,7 +11,7 @@ push dsmem, cluster_merge rank_order, grid_merge workspace, epilogue norm_gate.
 Generated from spec.yaml; do not edit. Change the spec, or the file named above a section, then run
 `python -m generator generate`.
 
-sha256 of the plan, sources, template and formatter: 3648628d117c64154292b3842223b5a1726cb99061a3f089af76703ef9574725
+sha256 of the plan, sources, template and formatter: 4b07b7d70495af04b133965f875fc96f43e8b0bb03cc2226c5065049d7d429c9
 """
 
 import contextlib
@@ -61,7 +61,7 @@ __all__ = [
 NAME = "attn2"
 """In the spec; the name of the entry point."""
 
-DIGEST = "3648628d117c64154292b3842223b5a1726cb99061a3f089af76703ef9574725"
+DIGEST = "4b07b7d70495af04b133965f875fc96f43e8b0bb03cc2226c5065049d7d429c9"
 """Of what this module was made from: what is compiled from it is known by this."""
 
 
@@ -3007,7 +3007,7 @@ def default_splits(
     max_seq_len: int,
     window: int | None = None,
     variant: str | None = None,
-    multiprocessors: int = 132,
+    multiprocessors: int = MULTIPROCESSORS,
     requests: int = 1,
 ) -> int:
     """How many clusters should share a long request; 1 where no request is ever split.

@@ -24,7 +24,7 @@ from emulator import EmulatorError
 from emulator.counts import Counts
 from generator.compiled import load_module
 from generator.plan import Plan, VariantPlan
-from verification.attention import partition_of, worst_ulps
+from verification.attention import assert_close, partition_of, worst_ulps
 from verification.problems import FLAT_SCALE, MODEL_SCALE, Problem, make_problem
 from verification.runner import entry_name, run_emulated
 
@@ -177,7 +177,8 @@ def _run(
     ulps = worst_ulps(out, expected)
     found: dict[str, Any] = {"verdict": OK, "seconds": seconds, "ulps": ulps if math.isfinite(ulps) else None}
     try:
-        problem.check(out, partition, epilogue)
+        # Computed only where an element is off: rounding a weight near a tie the other way is right too.
+        assert_close(out, expected, LIMIT, lambda: problem.expected(partition, epilogue, other_way=True))
     except AssertionError as error:
         found |= {"verdict": WRONG, "message": str(error)}
     return found if counts is None else found | {"counts": _summary(counts)}

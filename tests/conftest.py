@@ -44,24 +44,16 @@ def arch(request) -> str:
     return request.param
 
 
-_COMPILED: set[type] = set()
-"""Kinds of micro-kernels that this process has compiled for every architecture."""
-
-
 @pytest.fixture
 def launch():
-    """A function that runs a micro-kernel and returns its outputs.
-
-    The first of each kind is compiled for every architecture.
+    """A function that compiles a micro-kernel for every architecture, then runs it and returns its outputs.
 
     See `tests.device.run` for the arguments, and for where it runs.
     """
 
     def compile_and_run(kernel, *arguments):
-        if type(kernel) not in _COMPILED:
-            for arch in ARCHITECTURES:
-                compile_kernel(kernel, arch)
-            _COMPILED.add(type(kernel))
+        for arch in ARCHITECTURES:
+            compile_kernel(kernel, arch)
         return run(kernel, list(arguments))
 
     return compile_and_run

@@ -9,7 +9,7 @@ Contract
 import torch
 
 from variants.checks import as_device, check_kv_heads, is_whole, require
-from variants.deployment import Deployment, check_context, deploy
+from variants.deployment import MULTIPROCESSORS, Deployment, check_context, deploy
 from variants.module import VARIANTS
 from variants.variant import most_window_pages
 
@@ -49,7 +49,7 @@ def default_splits(
     max_seq_len: int,
     window: int | None = None,
     variant: str | None = None,
-    multiprocessors: int = 132,
+    multiprocessors: int = MULTIPROCESSORS,
     requests: int = 1,
 ) -> int:
     """How many clusters should share a long request; 1 where no request is ever split.

@@ -111,10 +111,6 @@ class Subject:
         assert self.call(problem.arguments(), out=out, **more) is out
         return out
 
-    def expected(self, problem: Problem) -> torch.Tensor:
-        """What the reference gives for this variant."""
-        return problem.expected(self.partition, self.epilogue)
-
     def compare(self, out: torch.Tensor, problem: Problem) -> None:
         """Compare an output with the reference."""
         problem.check(out, self.partition, self.epilogue)

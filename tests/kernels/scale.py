@@ -71,7 +71,7 @@ ON_GPU = Scale(
 
 ON_EMULATOR = Scale(
     kv_heads=1,
-    repeats={False: 3, True: 1},
+    repeats={False: 6, True: 1},
     repeated_lengths=(1033,),
     schedules=(None, 1, None, 2, None, 3),
     batches={1: (4,), 2: (2,), 3: (1,)},

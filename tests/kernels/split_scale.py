@@ -169,7 +169,7 @@ ON_EMULATOR = Scale(
     batches=(("split_tiny", 1, 3), ("split_tiny", 2, 2), ("split_small", 2, 1)),
     long=(("split_small", (8193,)), ("split_tiny", (4097,))),
     windowed=(
-        *(_simulated_windows(window) for window in (1, 8, 9, 15, 16, 17, 31, 128)),
+        *(_simulated_windows(window) for window in WINDOWS),
         *(("split_tiny", window, range(138, 154)) for window in (106, 107)),
         ("split_tiny", NO_WINDOW, (130, 40, 0)),
         ("split_small", 1024, (1035, 1054)),

@@ -135,10 +135,6 @@ class SplitSubject:
         scratch.check()
         return out
 
-    def expected(self, problem: Problem, num_splits: int = 1) -> torch.Tensor:
-        """What the reference gives for this variant."""
-        return problem.expected(self.partition(num_splits), self.epilogue)
-
     def compare(self, out: torch.Tensor, problem: Problem, num_splits: int = 1) -> None:
         """Compare an output with the reference."""
         problem.check(out, self.partition(num_splits), self.epilogue)

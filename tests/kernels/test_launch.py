@@ -185,8 +185,6 @@ def test_machine_code_with_other_parameters_is_refused(driver, variant, workshop
 
 def test_threads_launch_at_once(driver, variant, workshop_module):
     """Each with its own values and stream, though all of them launch the same kernel."""
-    if variant.name != "cluster":
-        pytest.skip("the same for every kernel")
     kernel = loaded(workshop_module, variant)
     count = len(workshop_module.parameters(type(variant.kernel)))
     driver.contexts.append(CONTEXT)

@@ -44,13 +44,12 @@ OF_SPLIT_TINY = Ring(2, "cp_async_ring", 4)
 
 TINY = (
     *(Ring(1, "cp_async_ring", 2), Ring(1, "bulk_ring", 16)),
-    *(OF_SPLIT_TINY, Ring(2, "bulk_ring", 4)),
+    *(OF_SPLIT_TINY, Ring(2, "cp_async_ring", 16), Ring(2, "bulk_ring", 4)),
 )
 """`split_tiny` with other rings. Compiling takes nearly all of the time here: no more than is needed."""
 
 ON_GPU = (
     *(Ring(1, "cp_async_ring", 16), Ring(1, "bulk_ring", 2), Ring(1, "bulk_ring", 4)),
-    Ring(2, "cp_async_ring", 16),
     *(Ring(4, "cp_async_ring", depth) for depth in (8, 12, 16)),
     *(Ring(4, "bulk_ring", depth) for depth in (8, 16)),
 )
