@@ -11,7 +11,7 @@ push dsmem, cluster_merge rank_order, grid_merge workspace, epilogue norm_gate.
 Generated from spec.yaml; do not edit. Change the spec, or the file named above a section, then run
 `python -m generator generate`.
 
-sha256 of the plan, sources, template and formatter: 4b07b7d70495af04b133965f875fc96f43e8b0bb03cc2226c5065049d7d429c9
+sha256 of the plan, sources, template and formatter: d9b635e98d828c1c8f53e1928e0a8ab0fa90cc444ad5fabb01e497eee8db9241
 """
 
 import contextlib
@@ -61,7 +61,7 @@ __all__ = [
 NAME = "attn2"
 """In the spec; the name of the entry point."""
 
-DIGEST = "4b07b7d70495af04b133965f875fc96f43e8b0bb03cc2226c5065049d7d429c9"
+DIGEST = "d9b635e98d828c1c8f53e1928e0a8ab0fa90cc444ad5fabb01e497eee8db9241"
 """Of what this module was made from: what is compiled from it is known by this."""
 
 
@@ -278,6 +278,20 @@ def select(condition, a, b, *, loc=None, ip=None):
 
 
 @dsl_user_op
+def divide_u32(a: Int32, b: Int32, *, loc=None, ip=None) -> Int32:
+    """a // b, both unsigned. It takes long, and stays where it is written: put it where others wait."""
+    operands = (Int32(a), Int32(b))
+    return Int32(_asm(T.i32(), operands, "div.u32 $0, $1, $2;", "=r,r,r", collective=True, loc=loc, ip=ip))
+
+
+@dsl_user_op
+def multiply_high_u32(a: Int32, b: Int32, *, loc=None, ip=None) -> Int32:
+    """a * b // 2**32, both unsigned."""
+    operands = (Int32(a), Int32(b))
+    return Int32(_asm(T.i32(), operands, "mul.hi.u32 $0, $1, $2;", "=r,r,r", loc=loc, ip=ip))
+
+
+@dsl_user_op
 def pack_bf16(low: Float32, high: Float32, *, loc=None, ip=None) -> Int32:
     """Round two FP32 values to BF16 (nearest even) and pack them, `low` in bits 0:16."""
     operands = (Float32(high), Float32(low))
@@ -332,7 +346,7 @@ def shuffle_xor(value: Float32, lanes: int, *, loc=None, ip=None) -> Float32:
 
 @dsl_user_op
 def shuffle_index(value: Int32, lane: Int32, *, loc=None, ip=None) -> Int32:
-    """The value of lane `lane` of the warp."""
+    """The value of lane `lane` % 32 of the warp."""
     operands = (Int32(value), Int32(lane))
     text = "shfl.sync.idx.b32 $0, $1, $2, 31, -1;"
     return Int32(_asm(T.i32(), operands, text, "=r,r,r", collective=True, loc=loc, ip=ip))
@@ -1024,7 +1038,8 @@ class OnlineSoftmax:
             seen = self._seen(first_keys, visible[half]) if masked else []
             least = Float32(NEGATIVE_INFINITY)
             shown = [select(s, x, least) for s, x in zip(seen, row, strict=True)] if masked else row
-            top = functools.reduce(maximum, shown)
+            # Two chains: one would wait for itself.
+            top = maximum(*(functools.reduce(maximum, shown[first::2]) for first in range(2)))
             for lanes in (1, 2):
                 top = maximum(top, shuffle_xor(top, lanes))
             # `max` drops the NaN that -inf * 0 is.
@@ -1255,16 +1270,15 @@ class SharedWarpMerge:
 #     rows_per_rank * cluster * (head_dim + 2) * 4 bytes.
 #
 #     Obligations, in this order:
-#       1. `open` by all threads of every CTA, once: it starts the mbarrier and arrives at the cluster barrier;
-#       2. `expect` by all threads, once: it announces the exchange (peers may have sent already; a phase does
-#          not complete before its arrival);
-#       3. `meet` by all threads, before the first `send`: it waits at the cluster barrier, so that no store
+#       1. `open` by all threads of every CTA, once: it starts the mbarrier, announces the bytes of the exchange,
+#          and arrives at the cluster barrier;
+#       2. `meet` by all threads, before the first `send`: it waits at the cluster barrier, so that no store
 #          meets a peer whose barrier has not been started;
-#       4. `send` for each row, by the threads that share it;
-#       5. `wait` by every thread that reads the region: it acquires, at cluster scope, what all ranks sent.
+#       3. `send` for each row, by the threads that share it;
+#       4. `wait` by every thread that reads the region: it acquires, at cluster scope, what all ranks sent.
 #     A CTA stays alive until its rows have arrived because the warps that own rows wait for them, and nothing
 #     else is ever sent to it; so no barrier is needed at the end. A launch has one exchange; nothing is reused.
-#     CTAs that have nothing to exchange may leave after `open`, if their whole cluster does.
+#     CTAs that have nothing to exchange need none of it, if their whole cluster has nothing.
 # ============================================================================================================
 
 
@@ -1293,20 +1307,14 @@ class DsmemPush:
         return self.rows_per_rank(rows) * self.cluster * self.record.payload
 
     @cute.jit
-    def open(self, arrived: Int32):
-        """Start the mbarrier at this shared-memory address, and arrive at the cluster barrier."""
+    def open(self, arrived: Int32, rows: cutlass.Constexpr[int]):
+        """Start the mbarrier at this shared-memory address for an exchange of so many rows, and arrive."""
         thread, _, _ = cute.arch.thread_idx()
         if thread == 0:
             mbarrier_init(arrived, 1)
             mbarrier_init_fence()
-        cluster_arrive()
-
-    @cute.jit
-    def expect(self, arrived: Int32, rows: cutlass.Constexpr[int]):
-        """Announce an exchange of this many rows."""
-        thread, _, _ = cute.arch.thread_idx()
-        if thread == 0:
             mbarrier_arrive_expect(arrived, self.transaction_bytes(rows))
+        cluster_arrive()
 
     def meet(self) -> None:
         """Wait until every CTA of the cluster is ready to receive."""
@@ -1703,8 +1711,7 @@ class ClusterKernel(AttentionKernel):
         shared = cute.arch.get_dyn_smem(cutlass.Uint8, alignment=SHARED_ALIGN).toint()
         arrived, rank_partials = shared + self.arrived, shared + self.rank_partials
 
-        self.push.open(arrived)
-        self.push.expect(arrived, ROWS)
+        self.push.open(arrived, ROWS)
         if cutlass.const_expr(self.pdl):
             griddep_launch_dependents()
             griddep_wait()
@@ -1791,7 +1798,7 @@ class WalkEntries:
 
     def at(self, index: Int32) -> Int32:
         """The entry of the walk's page `index`."""
-        return shuffle_index(self.held[0], index % BATCH)
+        return shuffle_index(self.held[0], index)
 
 
 # ============================================================================================================
@@ -1835,10 +1842,10 @@ def tiles(page_size: int) -> int:
 #     pages of the following ones are on their way.
 #
 #     All threads of the CTA call `start`, then `take` for each step in turn, then `close`, together and with
-#     the same arguments. A thread copies its own 16-byte chunks of each page and waits for its own copies; the
-#     CTA barrier in `take` makes everybody's visible, and says that the step before has been read by all, so
-#     that its place can be filled again. One barrier a step. Between one `take` and the next, a warp asks for
-#     the live pages of the step, and for the fragments of each, when it has use for them.
+#     the same arguments. A warp copies pages of a step of its own, or a part of one, and a thread waits for its
+#     own copies; the CTA barrier in `take` makes everybody's visible, and says that the step before has been
+#     read by all, so that its place can be filled again. One barrier a step. Between one `take` and the next, a
+#     warp asks for the live pages of the step, and for the fragments of each, when it has use for them.
 #
 #     A page that is not live is not read: its place is filled with zeros.
 #
@@ -1847,6 +1854,14 @@ def tiles(page_size: int) -> int:
 #     different banks. V's 16-byte chunks are numbered by xor with the slot, so that the 8 slots of a tile lie
 #     in different banks. No access has conflicts.
 # ============================================================================================================
+
+
+ROW_BYTES = 512
+"""What the lanes of a warp copy at once, 16 bytes each."""
+
+
+FLIPS = 4
+"""Rows after which V's chunks lie as before: 8 slots, of two in a row."""
 
 
 @dataclass(frozen=True)
@@ -1938,41 +1953,64 @@ class CpAsyncRing:
         """Which page of the ring holds the step's first page."""
         return step % (self.depth // self.ring_pages_per_step) * self.ring_pages_per_step
 
+    @property
+    def _pages_per_warp(self) -> int:
+        """Pages of a step that a warp copies; of a page that warps share, each copies a part."""
+        return max(1, self.ring_pages_per_step // self.warps)
+
+    @property
+    def _rows_per_page(self) -> int:
+        """Rows of a page that a warp copies. A row is 512 bytes, one chunk a lane: two slots."""
+        rows = page_bytes(self.head_dim, self.page_size) // ROW_BYTES
+        return rows * self.ring_pages_per_step // (self.warps * self._pages_per_warp)
+
+    def _first_row(self):
+        """Where the warp begins, in rows from the step's first page."""
+        return cute.arch.warp_idx() * (self._pages_per_warp * self._rows_per_page)
+
     def _sources(self, walk, live, step, entries):
-        """Where the thread's part of each page of the step begins, and the bytes of each of its copies."""
-        thread, _, _ = cute.arch.thread_idx()
+        """Where the thread's part of each of its warp's pages lies, and the bytes of each of its copies."""
+        a_page = page_bytes(self.head_dim, self.page_size)
+        first = self._first_row() * ROW_BYTES
+        # Of all pages, so that each takes one instruction. From the middle, which every copy can name.
+        offset = first % a_page + 16 * cute.arch.lane_idx() + self._middle
+        mine = dataclasses.replace(walk, cache=walk.cache + Int64(offset))
         entries.advance(walk, step * self.ring_pages_per_step)
-        # Of all pages, so that each takes one instruction.
-        mine = dataclasses.replace(walk, cache=walk.cache + Int64(16 * thread))
         sources = []
-        for p in range(self.ring_pages_per_step):
-            index = step * self.ring_pages_per_step + p
+        for p in range(self._pages_per_warp):
+            index = step * self.ring_pages_per_step + first // a_page + p
             wanted = index < live
             entry = select(wanted, entries.at(index), Int32(0))
             sources.append((mine.address(entry), select(wanted, Int32(16), Int32(0))))
         return sources
 
+    @property
+    def _middle(self) -> int:
+        return self._rows_per_page * ROW_BYTES // 2
+
     def _copy(self, step, region, sources):
-        thread, _, _ = cute.arch.thread_idx()
         a_page = page_bytes(self.head_dim, self.page_size)
+        start, flip = self._first_target(region)
+        targets = [start ^ (flip * row) for row in range(FLIPS)]
         for p, (source, size) in enumerate(sources):
-            page = region + (self._place(step) + p) * a_page
-            for first in range(0, a_page // 16, 32 * self.warps):
-                target = page + 16 * self._swizzled(thread, first)
-                copy_async_16(target, source, size, 16 * first)
+            for row in range(self._rows_per_page):
+                target = targets[row % FLIPS] + self._place(step) * a_page + p * a_page + row * ROW_BYTES
+                copy_async_16(target, source, size, row * ROW_BYTES - self._middle)
         copy_async_commit()
 
-    def _swizzled(self, thread, first: int):
-        """Where chunk `thread + first` of a page lies, in chunks."""
+    def _first_target(self, region):
+        """Where the thread's first chunk goes in the first step, and what flips its place row by row.
+
+        K's chunks lie alike in all rows, V's alike in every fourth: a row has an even and an odd slot.
+        """
         a_slot = slot_bytes(self.head_dim) // 16
-        further = 0
-        if first % (TILE * a_slot) == 0:
-            # Whole tiles on, the slots' places repeat: one address serves them all.
-            first, further = 0, first
-        chunk = thread + first
-        slot, column = chunk // a_slot, chunk % a_slot
-        moved = select(column >= a_slot // 2, slot % TILE, slot % 2 * (a_slot // 4))
-        return slot * a_slot + (column ^ moved) + further
+        odd, column = cute.arch.lane_idx() // a_slot, cute.arch.lane_idx() % a_slot
+        of_v = column >= a_slot // 2
+        flip = select(of_v, Int32(32), Int32(0))
+        moved = column ^ select(of_v, odd, odd * (a_slot // 4))
+        first = self._first_row()
+        start = region + first * ROW_BYTES + odd * slot_bytes(self.head_dim) + 16 * moved
+        return start ^ (flip * (first % FLIPS)), flip
 
 
 # ============================================================================================================
@@ -2117,6 +2155,30 @@ class Pages:
     def walk(self, first: Int32, stride: int) -> PageWalk:
         """A walk from page `first` of the request."""
         return PageWalk(self.table, self.columns, self.cache, self.page_stride, first, stride)
+
+
+@dataclass(frozen=True)
+class Shares:
+    """A number of shares, ready to divide by: the slow part is done before the length is known.
+
+    number: at least 1. fraction: floor((2**32 - 1) / number).
+    """
+
+    number: Int32
+    fraction: Int32
+
+    @classmethod
+    def prepare(cls, number: Int32) -> "Shares":
+        """Divide once."""
+        return cls(number, divide_u32(Int32(-1), number))
+
+    def divide(self, total: Int32) -> tuple[Int32, Int32]:
+        """(total // number, total % number); total is not negative."""
+        # total * fraction / 2**32 lies less than 1 below total / number.
+        quotient = multiply_high_u32(total, self.fraction)
+        rest = total - quotient * self.number
+        low = rest >= self.number
+        return select(low, quotient + 1, quotient), select(low, rest - self.number, rest)
 
 
 # ============================================================================================================
@@ -2280,9 +2342,11 @@ class SplitKernel(AttentionKernel):
     ):
         """One CTA: find out which way its request goes, and go it."""
         block, kv_head, z = cute.arch.block_idx()
-        request = block // (self.cluster * self.row_groups)
+        # By way of a shuffle, so that the compiler keeps them: it would read special registers in each step.
+        request = shuffle_index(block // (self.cluster * self.row_groups), Int32(0))
         shared = cute.arch.get_dyn_smem(cutlass.Uint8, alignment=SHARED_ALIGN).toint()
-        self.push.open(shared + self.arrived)
+        shared = shuffle_index(shared, Int32(0))
+        shares = Shares.prepare(num_splits * self.cluster)
         if cutlass.const_expr(self.pdl):
             griddep_launch_dependents()
             griddep_wait()
@@ -2308,7 +2372,7 @@ class SplitKernel(AttentionKernel):
             if z == 0:
                 self.short(rows, pages, mask, shared)
         elif self.cluster_index(block, z) < num_splits:
-            state = self.stream(rows, pages, mask, shared, num_splits)
+            state = self.stream(rows, pages, mask, shared, shares)
             # What follows is worked out again, so that no register keeps it meanwhile.
             block, kv_head, z = block_index_again()
             request = block // (self.cluster * self.row_groups)
@@ -2332,7 +2396,7 @@ class SplitKernel(AttentionKernel):
         block, _, _ = cute.arch.block_idx()
         rank, row_group = block % self.cluster, block // self.cluster % self.row_groups
         arrived, rank_partials = shared + self.arrived, shared + self.rank_partials
-        self.push.expect(arrived, ROWS)
+        self.push.open(arrived, ROWS)
 
         walk = pages.walk(pages.first + rank * self.warps + warp, self.cluster * self.warps)
         incoming = self.pages.begin(walk)
@@ -2362,20 +2426,16 @@ class SplitKernel(AttentionKernel):
                 self.finish(rows, first_row + row, l, o, gates[i])
 
     @cute.jit
-    def stream(self, rows: Rows, pages: Pages, mask: CausalMask, shared: Int32, clusters: Int32):
+    def stream(self, rows: Rows, pages: Pages, mask: CausalMask, shared: Int32, shares: Shares):
         """One of several clusters: this CTA's share of the pages, a row group a warp. Returns its state."""
         warp = cute.arch.warp_idx()
         block, _, z = cute.arch.block_idx()
         region = shared + self.page_ring
-        self.push.expect(shared + self.arrived, self.rows)
+        self.push.open(shared + self.arrived, self.rows)
 
         share = self.cluster_index(block, z) * self.cluster + block % self.cluster
-        shares = clusters * self.cluster
+        begin, end = self.share_of(pages.count, share, shares)
         a_step = self.ring_pages_per_step
-        steps = (pages.count + (a_step - 1)) // a_step
-        begin = steps * share // shares * a_step
-        end = steps * (share + 1) // shares * a_step
-        end = select(end < pages.count, end, pages.count)
         walk, live = pages.walk(pages.first + begin, 1), end - begin
         entries = self.ring.start(walk, live, region)
         place = rows.q, rows.q_stride, rows.request, rows.kv_head, warp
@@ -2389,6 +2449,15 @@ class SplitKernel(AttentionKernel):
         self.softmax.finish(state)
         self.values.finish(state.o, self.ring.v_columns)
         return state
+
+    def share_of(self, count: Int32, share: Int32, shares: Shares) -> tuple[Int32, Int32]:
+        """The first page of a share of `count` pages, and the one behind its last: as even as whole steps go."""
+        a_step = self.ring_pages_per_step
+        steps = (count + (a_step - 1)) // a_step
+        each, rest = shares.divide(steps)
+        first = each * share + select(share < rest, share, rest)
+        last = first + select(share < rest, each + 1, each)
+        return first * a_step, select(last * a_step < count, last * a_step, count)
 
     @cute.jit
     def merge_clusters(

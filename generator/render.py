@@ -8,6 +8,7 @@ Contract
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import re
@@ -101,21 +102,26 @@ def render_module(module: ModulePlan, spec_name: str = "spec.yaml") -> str:
         lstrip_blocks=True,
         autoescape=False,
     )
-    text = environment.get_template(TEMPLATE).render(
+    return environment.get_template(TEMPLATE).render(
         module=module,
         spec_name=spec_name if _PLAIN_NAME.fullmatch(spec_name) else "the spec",
         digest=digest(module, linked),
         problem=_problem(module),
         variants=[_variant_line(variant) for variant in module.variants],
-        imports=_import_lines(linked.imports),
+        imports=_formatted(_import_lines(linked.imports)),
         blocks=[_block(section, module) for section in linked.sections],
         table_follows=_banner(VARIANT.replace(".", "/") + ".py", linker.module(VARIANT).doc),
         variants_banner=_banner("The variants", "In the order of the spec; the first that serves wins."),
-        table=[_variant(variant) for variant in module.variants],
-        exports=sorted([TABLE, *(_renamed(name, module.name) for _, name in INTERFACE)]),
+        table=_formatted(_table(module)),
+        exports=_formatted(_exports(module)),
     )
+
+
+@functools.lru_cache(maxsize=1024)
+def _formatted(code: str) -> str:
+    """Code of a section as the formatter has it. A section is formatted once, however many modules hold it."""
     mode = black.Mode(line_length=LINE_LENGTH, target_versions={TargetVersion.PY311})
-    return black.format_str(text, mode=mode)
+    return black.format_str(code, mode=mode).rstrip()
 
 
 def digest(module: ModulePlan, linked: Linked) -> str:
@@ -149,7 +155,7 @@ def _block(section: Section, module: ModulePlan) -> Block:
     code = "\n\n\n".join(definition.text for definition in section.definitions)
     if section.module.name == HOST:
         banner, code = _renamed(banner, module.name), _renamed(code, module.name)
-    return Block(banner, code)
+    return Block(banner, _formatted(code))
 
 
 def _banner(title: str, text: str) -> str:
@@ -202,6 +208,14 @@ def _variant_line(variant: VariantPlan) -> str:
         f"entries, {window}: {stages}."
     )
     return textwrap.fill(text, LINE_LENGTH - 6)
+
+
+def _exports(module: ModulePlan) -> str:
+    return f"__all__ = {sorted([TABLE, *(_renamed(name, module.name) for _, name in INTERFACE)])}"
+
+
+def _table(module: ModulePlan) -> str:
+    return f"{TABLE} = ({''.join(f'{_variant(variant)},' for variant in module.variants)})"
 
 
 def _variant(variant: VariantPlan) -> str:

@@ -118,6 +118,23 @@ def select(condition, a, b, *, loc=None, ip=None):
     return kind(chosen)
 
 
+# ---- 32-bit integers -----------------------------------------------------------------------------
+
+
+@dsl_user_op
+def divide_u32(a: Int32, b: Int32, *, loc=None, ip=None) -> Int32:
+    """a // b, both unsigned. It takes long, and stays where it is written: put it where others wait."""
+    operands = (Int32(a), Int32(b))
+    return Int32(_asm(T.i32(), operands, "div.u32 $0, $1, $2;", "=r,r,r", collective=True, loc=loc, ip=ip))
+
+
+@dsl_user_op
+def multiply_high_u32(a: Int32, b: Int32, *, loc=None, ip=None) -> Int32:
+    """a * b // 2**32, both unsigned."""
+    operands = (Int32(a), Int32(b))
+    return Int32(_asm(T.i32(), operands, "mul.hi.u32 $0, $1, $2;", "=r,r,r", loc=loc, ip=ip))
+
+
 # ---- BF16 pairs: two values in 32 bits, the first in the low half ---------------------------------
 
 
@@ -179,7 +196,7 @@ def shuffle_xor(value: Float32, lanes: int, *, loc=None, ip=None) -> Float32:
 
 @dsl_user_op
 def shuffle_index(value: Int32, lane: Int32, *, loc=None, ip=None) -> Int32:
-    """The value of lane `lane` of the warp."""
+    """The value of lane `lane` % 32 of the warp."""
     operands = (Int32(value), Int32(lane))
     text = "shfl.sync.idx.b32 $0, $1, $2, 31, -1;"
     return Int32(_asm(T.i32(), operands, text, "=r,r,r", collective=True, loc=loc, ip=ip))

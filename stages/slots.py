@@ -134,11 +134,8 @@ class Push(Protocol):
     def rows_per_rank(self, rows: int) -> int:
         """How many consecutive rows of an exchange each rank owns."""
 
-    def open(self, arrived: Int32) -> None:
-        """Get ready to receive."""
-
-    def expect(self, arrived: Int32, rows: int) -> None:
-        """Announce the exchange."""
+    def open(self, arrived: Int32, rows: int) -> None:
+        """Get ready to receive an exchange of so many rows."""
 
     def meet(self) -> None:
         """Wait until all ranks are ready to receive."""

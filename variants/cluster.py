@@ -131,8 +131,7 @@ class ClusterKernel(AttentionKernel):
         shared = cute.arch.get_dyn_smem(cutlass.Uint8, alignment=SHARED_ALIGN).toint()
         arrived, rank_partials = shared + self.arrived, shared + self.rank_partials
 
-        self.push.open(arrived)
-        self.push.expect(arrived, ROWS)
+        self.push.open(arrived, ROWS)
         if cutlass.const_expr(self.pdl):
             griddep_launch_dependents()
             griddep_wait()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from cutlass import Float32, Int32, Int64
 
 from stages.pages.walk import PageWalk
+from stages.ptx import divide_u32, multiply_high_u32, select
 
 
 @dataclass(frozen=True)
@@ -45,3 +46,27 @@ class Pages:
     def walk(self, first: Int32, stride: int) -> PageWalk:
         """A walk from page `first` of the request."""
         return PageWalk(self.table, self.columns, self.cache, self.page_stride, first, stride)
+
+
+@dataclass(frozen=True)
+class Shares:
+    """A number of shares, ready to divide by: the slow part is done before the length is known.
+
+    number: at least 1. fraction: floor((2**32 - 1) / number).
+    """
+
+    number: Int32
+    fraction: Int32
+
+    @classmethod
+    def prepare(cls, number: Int32) -> "Shares":
+        """Divide once."""
+        return cls(number, divide_u32(Int32(-1), number))
+
+    def divide(self, total: Int32) -> tuple[Int32, Int32]:
+        """(total // number, total % number); total is not negative."""
+        # total * fraction / 2**32 lies less than 1 below total / number.
+        quotient = multiply_high_u32(total, self.fraction)
+        rest = total - quotient * self.number
+        low = rest >= self.number
+        return select(low, quotient + 1, quotient), select(low, rest - self.number, rest)

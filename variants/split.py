@@ -36,9 +36,9 @@ from stages.fragments import ROWS, RowState
 from stages.mask import CausalMask, KeyRange
 from stages.pages.walk import PageWalk
 from stages.partial import PartialRecord, lane_units
-from stages.ptx import block_index_again, griddep_launch_dependents, griddep_wait, load_global_i32, select
+from stages.ptx import block_index_again, griddep_launch_dependents, griddep_wait, load_global_i32, select, shuffle_index
 from variants.kernel import SHARED_ALIGN, AttentionKernel
-from variants.request import Pages, Rows
+from variants.request import Pages, Rows, Shares
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,9 +173,11 @@ class SplitKernel(AttentionKernel):
     ):
         """One CTA: find out which way its request goes, and go it."""
         block, kv_head, z = cute.arch.block_idx()
-        request = block // (self.cluster * self.row_groups)
+        # By way of a shuffle, so that the compiler keeps them: it would read special registers in each step.
+        request = shuffle_index(block // (self.cluster * self.row_groups), Int32(0))
         shared = cute.arch.get_dyn_smem(cutlass.Uint8, alignment=SHARED_ALIGN).toint()
-        self.push.open(shared + self.arrived)
+        shared = shuffle_index(shared, Int32(0))
+        shares = Shares.prepare(num_splits * self.cluster)
         if cutlass.const_expr(self.pdl):
             griddep_launch_dependents()
             griddep_wait()
@@ -201,7 +203,7 @@ class SplitKernel(AttentionKernel):
             if z == 0:
                 self.short(rows, pages, mask, shared)
         elif self.cluster_index(block, z) < num_splits:
-            state = self.stream(rows, pages, mask, shared, num_splits)
+            state = self.stream(rows, pages, mask, shared, shares)
             # What follows is worked out again, so that no register keeps it meanwhile.
             block, kv_head, z = block_index_again()
             request = block // (self.cluster * self.row_groups)
@@ -225,7 +227,7 @@ class SplitKernel(AttentionKernel):
         block, _, _ = cute.arch.block_idx()
         rank, row_group = block % self.cluster, block // self.cluster % self.row_groups
         arrived, rank_partials = shared + self.arrived, shared + self.rank_partials
-        self.push.expect(arrived, ROWS)
+        self.push.open(arrived, ROWS)
 
         walk = pages.walk(pages.first + rank * self.warps + warp, self.cluster * self.warps)
         incoming = self.pages.begin(walk)
@@ -255,20 +257,16 @@ class SplitKernel(AttentionKernel):
                 self.finish(rows, first_row + row, l, o, gates[i])
 
     @cute.jit
-    def stream(self, rows: Rows, pages: Pages, mask: CausalMask, shared: Int32, clusters: Int32):
+    def stream(self, rows: Rows, pages: Pages, mask: CausalMask, shared: Int32, shares: Shares):
         """One of several clusters: this CTA's share of the pages, a row group a warp. Returns its state."""
         warp = cute.arch.warp_idx()
         block, _, z = cute.arch.block_idx()
         region = shared + self.page_ring
-        self.push.expect(shared + self.arrived, self.rows)
+        self.push.open(shared + self.arrived, self.rows)
 
         share = self.cluster_index(block, z) * self.cluster + block % self.cluster
-        shares = clusters * self.cluster
+        begin, end = self.share_of(pages.count, share, shares)
         a_step = self.ring_pages_per_step
-        steps = (pages.count + (a_step - 1)) // a_step
-        begin = steps * share // shares * a_step
-        end = steps * (share + 1) // shares * a_step
-        end = select(end < pages.count, end, pages.count)
         walk, live = pages.walk(pages.first + begin, 1), end - begin
         entries = self.ring.start(walk, live, region)
         place = rows.q, rows.q_stride, rows.request, rows.kv_head, warp
@@ -282,6 +280,15 @@ class SplitKernel(AttentionKernel):
         self.softmax.finish(state)
         self.values.finish(state.o, self.ring.v_columns)
         return state
+
+    def share_of(self, count: Int32, share: Int32, shares: Shares) -> tuple[Int32, Int32]:
+        """The first page of a share of `count` pages, and the one behind its last: as even as whole steps go."""
+        a_step = self.ring_pages_per_step
+        steps = (count + (a_step - 1)) // a_step
+        each, rest = shares.divide(steps)
+        first = each * share + select(share < rest, share, rest)
+        last = first + select(share < rest, each + 1, each)
+        return first * a_step, select(last * a_step < count, last * a_step, count)
 
     @cute.jit
     def merge_clusters(

@@ -79,9 +79,9 @@ class SplitPartition(Partition):
     """Which pages a step attends, and which steps share a running maximum: of the split kernel.
 
     A request that needs at most short_rounds pages a warp of one cluster is attended as the cluster kernel
-    does it. The pages of a longer one make n steps of ring_pages_per_step; share i of s takes the steps
-    n * i // s to n * (i + 1) // s in order, with s = cluster * num_splits. A step of which a row group does
-    not see every key goes page by page.
+    does it. The pages of a longer one make n steps of ring_pages_per_step, dealt out in order to
+    s = cluster * num_splits shares: n // s to each, and one more to each of the first n % s. A step of which
+    a row group does not see every key goes page by page.
     """
 
     short_rounds: int
@@ -104,7 +104,9 @@ class SplitPartition(Partition):
             return super().steps(count, device)
         a_step = self.ring_pages_per_step
         total = math.ceil(count / a_step)
-        bounds = a_step * (total * torch.arange(self.shares + 1, device=device) // self.shares)
+        each, rest = divmod(total, self.shares)
+        shares = torch.arange(self.shares + 1, device=device)
+        bounds = a_step * (each * shares + shares.clamp(max=rest))
         steps = math.ceil(total / self.shares)
         pages = bounds[:-1, None] + torch.arange(steps * a_step, device=device)
         pages = torch.where(pages < bounds[1:, None], pages, count).clamp(max=count)

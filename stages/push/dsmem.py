@@ -10,16 +10,15 @@ Contract
     rows_per_rank * cluster * (head_dim + 2) * 4 bytes.
 
     Obligations, in this order:
-      1. `open` by all threads of every CTA, once: it starts the mbarrier and arrives at the cluster barrier;
-      2. `expect` by all threads, once: it announces the exchange (peers may have sent already; a phase does
-         not complete before its arrival);
-      3. `meet` by all threads, before the first `send`: it waits at the cluster barrier, so that no store
+      1. `open` by all threads of every CTA, once: it starts the mbarrier, announces the bytes of the exchange,
+         and arrives at the cluster barrier;
+      2. `meet` by all threads, before the first `send`: it waits at the cluster barrier, so that no store
          meets a peer whose barrier has not been started;
-      4. `send` for each row, by the threads that share it;
-      5. `wait` by every thread that reads the region: it acquires, at cluster scope, what all ranks sent.
+      3. `send` for each row, by the threads that share it;
+      4. `wait` by every thread that reads the region: it acquires, at cluster scope, what all ranks sent.
     A CTA stays alive until its rows have arrived because the warps that own rows wait for them, and nothing
     else is ever sent to it; so no barrier is needed at the end. A launch has one exchange; nothing is reused.
-    CTAs that have nothing to exchange may leave after `open`, if their whole cluster does.
+    CTAs that have nothing to exchange need none of it, if their whole cluster has nothing.
 """
 
 from dataclasses import dataclass
@@ -68,20 +67,14 @@ class DsmemPush:
         return self.rows_per_rank(rows) * self.cluster * self.record.payload
 
     @cute.jit
-    def open(self, arrived: Int32):
-        """Start the mbarrier at this shared-memory address, and arrive at the cluster barrier."""
+    def open(self, arrived: Int32, rows: cutlass.Constexpr[int]):
+        """Start the mbarrier at this shared-memory address for an exchange of so many rows, and arrive."""
         thread, _, _ = cute.arch.thread_idx()
         if thread == 0:
             mbarrier_init(arrived, 1)
             mbarrier_init_fence()
-        cluster_arrive()
-
-    @cute.jit
-    def expect(self, arrived: Int32, rows: cutlass.Constexpr[int]):
-        """Announce an exchange of this many rows."""
-        thread, _, _ = cute.arch.thread_idx()
-        if thread == 0:
             mbarrier_arrive_expect(arrived, self.transaction_bytes(rows))
+        cluster_arrive()
 
     def meet(self) -> None:
         """Wait until every CTA of the cluster is ready to receive."""

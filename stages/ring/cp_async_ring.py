@@ -6,10 +6,10 @@ Contract
     pages of the following ones are on their way.
 
     All threads of the CTA call `start`, then `take` for each step in turn, then `close`, together and with
-    the same arguments. A thread copies its own 16-byte chunks of each page and waits for its own copies; the
-    CTA barrier in `take` makes everybody's visible, and says that the step before has been read by all, so
-    that its place can be filled again. One barrier a step. Between one `take` and the next, a warp asks for
-    the live pages of the step, and for the fragments of each, when it has use for them.
+    the same arguments. A warp copies pages of a step of its own, or a part of one, and a thread waits for its
+    own copies; the CTA barrier in `take` makes everybody's visible, and says that the step before has been
+    read by all, so that its place can be filled again. One barrier a step. Between one `take` and the next, a
+    warp asks for the live pages of the step, and for the fragments of each, when it has use for them.
 
     A page that is not live is not read: its place is filled with zeros.
 
@@ -39,6 +39,13 @@ from stages.ptx import (
 )
 from stages.ring.entries import WalkEntries
 from stages.ring.layout import REGION_ALIGN, page_bytes, slot_bytes, tiles
+
+
+ROW_BYTES = 512
+"""What the lanes of a warp copy at once, 16 bytes each."""
+
+FLIPS = 4
+"""Rows after which V's chunks lie as before: 8 slots, of two in a row."""
 
 
 @dataclass(frozen=True)
@@ -130,41 +137,64 @@ class CpAsyncRing:
         """Which page of the ring holds the step's first page."""
         return step % (self.depth // self.ring_pages_per_step) * self.ring_pages_per_step
 
+    @property
+    def _pages_per_warp(self) -> int:
+        """Pages of a step that a warp copies; of a page that warps share, each copies a part."""
+        return max(1, self.ring_pages_per_step // self.warps)
+
+    @property
+    def _rows_per_page(self) -> int:
+        """Rows of a page that a warp copies. A row is 512 bytes, one chunk a lane: two slots."""
+        rows = page_bytes(self.head_dim, self.page_size) // ROW_BYTES
+        return rows * self.ring_pages_per_step // (self.warps * self._pages_per_warp)
+
+    def _first_row(self):
+        """Where the warp begins, in rows from the step's first page."""
+        return cute.arch.warp_idx() * (self._pages_per_warp * self._rows_per_page)
+
     def _sources(self, walk, live, step, entries):
-        """Where the thread's part of each page of the step begins, and the bytes of each of its copies."""
-        thread, _, _ = cute.arch.thread_idx()
+        """Where the thread's part of each of its warp's pages lies, and the bytes of each of its copies."""
+        a_page = page_bytes(self.head_dim, self.page_size)
+        first = self._first_row() * ROW_BYTES
+        # Of all pages, so that each takes one instruction. From the middle, which every copy can name.
+        offset = first % a_page + 16 * cute.arch.lane_idx() + self._middle
+        mine = dataclasses.replace(walk, cache=walk.cache + Int64(offset))
         entries.advance(walk, step * self.ring_pages_per_step)
-        # Of all pages, so that each takes one instruction.
-        mine = dataclasses.replace(walk, cache=walk.cache + Int64(16 * thread))
         sources = []
-        for p in range(self.ring_pages_per_step):
-            index = step * self.ring_pages_per_step + p
+        for p in range(self._pages_per_warp):
+            index = step * self.ring_pages_per_step + first // a_page + p
             wanted = index < live
             entry = select(wanted, entries.at(index), Int32(0))
             sources.append((mine.address(entry), select(wanted, Int32(16), Int32(0))))
         return sources
 
+    @property
+    def _middle(self) -> int:
+        return self._rows_per_page * ROW_BYTES // 2
+
     def _copy(self, step, region, sources):
-        thread, _, _ = cute.arch.thread_idx()
         a_page = page_bytes(self.head_dim, self.page_size)
+        start, flip = self._first_target(region)
+        targets = [start ^ (flip * row) for row in range(FLIPS)]
         for p, (source, size) in enumerate(sources):
-            page = region + (self._place(step) + p) * a_page
-            for first in range(0, a_page // 16, 32 * self.warps):
-                target = page + 16 * self._swizzled(thread, first)
-                copy_async_16(target, source, size, 16 * first)
+            for row in range(self._rows_per_page):
+                target = targets[row % FLIPS] + self._place(step) * a_page + p * a_page + row * ROW_BYTES
+                copy_async_16(target, source, size, row * ROW_BYTES - self._middle)
         copy_async_commit()
 
-    def _swizzled(self, thread, first: int):
-        """Where chunk `thread + first` of a page lies, in chunks."""
+    def _first_target(self, region):
+        """Where the thread's first chunk goes in the first step, and what flips its place row by row.
+
+        K's chunks lie alike in all rows, V's alike in every fourth: a row has an even and an odd slot.
+        """
         a_slot = slot_bytes(self.head_dim) // 16
-        further = 0
-        if first % (TILE * a_slot) == 0:
-            # Whole tiles on, the slots' places repeat: one address serves them all.
-            first, further = 0, first
-        chunk = thread + first
-        slot, column = chunk // a_slot, chunk % a_slot
-        moved = select(column >= a_slot // 2, slot % TILE, slot % 2 * (a_slot // 4))
-        return slot * a_slot + (column ^ moved) + further
+        odd, column = cute.arch.lane_idx() // a_slot, cute.arch.lane_idx() % a_slot
+        of_v = column >= a_slot // 2
+        flip = select(of_v, Int32(32), Int32(0))
+        moved = column ^ select(of_v, odd, odd * (a_slot // 4))
+        first = self._first_row()
+        start = region + first * ROW_BYTES + odd * slot_bytes(self.head_dim) + 16 * moved
+        return start ^ (flip * (first % FLIPS)), flip
 
 
 CONTRACT = Contract(

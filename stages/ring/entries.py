@@ -43,4 +43,4 @@ class WalkEntries:
 
     def at(self, index: Int32) -> Int32:
         """The entry of the walk's page `index`."""
-        return shuffle_index(self.held[0], index % BATCH)
+        return shuffle_index(self.held[0], index)

@@ -92,8 +92,7 @@ class Pushing(MicroKernel):
         offsets, _ = place(CONTRACT.shared(self.stage))
         shared = cute.arch.get_dyn_smem(cutlass.Uint8, alignment=16).toint()
         region, arrived = shared + offsets["rank_partials"], shared + offsets["arrived"]
-        self.stage.open(arrived)
-        self.stage.expect(arrived, self.rows)
+        self.stage.open(arrived, self.rows)
         shares = load_shares(partials + Int64(block * self.rows * WORDS * 4), self.warps, self.rows)
         self.stage.meet()
         for i in cutlass.range_constexpr(len(shares)):
