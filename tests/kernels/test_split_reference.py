@@ -35,7 +35,8 @@ def test_every_page_is_in_one_step(partition):
         else:
             n, a_step = partition.cluster * partition.num_splits, partition.ring_pages_per_step
             total = math.ceil(count / a_step)
-            bounds = [min(count, total * i // n * a_step) for i in range(n + 1)]
+            sizes = [total // n + (i < total % n) for i in range(n)]
+            bounds = [min(count, a_step * sum(sizes[:i])) for i in range(n + 1)]
             shares = [list(range(*bound)) for bound in itertools.pairwise(bounds)]
         steps = partition.steps(count)
         assert steps.shape[0] == len(shares)
@@ -82,7 +83,9 @@ def literal(problem: Problem, request: int, token: int, head: int) -> torch.Tens
         )
         shares = []
         for i in range(4):
-            steps = [range(2 * s, min(count, 2 * s + 2)) for s in range(total * i // 4, total * (i + 1) // 4)]
+            begin = total // 4 * i + min(i, total % 4)
+            dealt = range(begin, begin + total // 4 + (i < total % 4))
+            steps = [range(2 * s, min(count, 2 * s + 2)) for s in dealt]
             shares.append([])
             for step in steps:
                 low, high = (first + step[0]) * PAGE_SIZE, (first + step[0] + 2) * PAGE_SIZE - 1
