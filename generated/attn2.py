@@ -11,7 +11,7 @@ push dsmem, cluster_merge rank_order, grid_merge workspace, epilogue norm_gate.
 Generated from spec.yaml; do not edit. Change the spec, or the file named above a section, then run
 `python -m generator generate`.
 
-sha256 of the plan, sources, template and formatter: d9b635e98d828c1c8f53e1928e0a8ab0fa90cc444ad5fabb01e497eee8db9241
+sha256 of the plan, sources, template and formatter: 69f8a616b5b8ed0b420303ce99592ecce6462540537e81dd2b975d9643102d2b
 """
 
 import contextlib
@@ -61,7 +61,7 @@ __all__ = [
 NAME = "attn2"
 """In the spec; the name of the entry point."""
 
-DIGEST = "d9b635e98d828c1c8f53e1928e0a8ab0fa90cc444ad5fabb01e497eee8db9241"
+DIGEST = "69f8a616b5b8ed0b420303ce99592ecce6462540537e81dd2b975d9643102d2b"
 """Of what this module was made from: what is compiled from it is known by this."""
 
 
@@ -1270,8 +1270,8 @@ class SharedWarpMerge:
 #     rows_per_rank * cluster * (head_dim + 2) * 4 bytes.
 #
 #     Obligations, in this order:
-#       1. `open` by all threads of every CTA, once: it starts the mbarrier, announces the bytes of the exchange,
-#          and arrives at the cluster barrier;
+#       1. `open` by all threads of every CTA, once: it starts the mbarrier, announces the exchange, and arrives
+#          at the cluster barrier;
 #       2. `meet` by all threads, before the first `send`: it waits at the cluster barrier, so that no store
 #          meets a peer whose barrier has not been started;
 #       3. `send` for each row, by the threads that share it;
@@ -2451,7 +2451,7 @@ class SplitKernel(AttentionKernel):
         return state
 
     def share_of(self, count: Int32, share: Int32, shares: Shares) -> tuple[Int32, Int32]:
-        """The first page of a share of `count` pages, and the one behind its last: as even as whole steps go."""
+        """The first page of a share, and the one behind its last: as even as whole steps go."""
         a_step = self.ring_pages_per_step
         steps = (count + (a_step - 1)) // a_step
         each, rest = shares.divide(steps)
@@ -2827,13 +2827,21 @@ def check_lengths(given: TensorFacts) -> int:
     return given.shape[0]
 
 
-def check_scratch(name: str, given: TensorFacts | None, dtype: torch.dtype, size: int, launch: str) -> None:
-    """A workspace or counters of at least `size` bytes, which is what `launch` needs."""
+def check_scratch(
+    name: str,
+    given: TensorFacts | None,
+    dtype: torch.dtype,
+    size: int,
+    device: torch.device,
+    launch: str,
+) -> None:
+    """A workspace or counters on a device, of at least `size` bytes, which is what `launch` needs."""
     if given is None:
         raise ValueError(
             f"{name} is needed, {size} bytes ({launch}): this deployment splits long requests over clusters; "
             "allocate_scratch() makes both"
         )
+    require(given.device == device, f"{name} must be on q's device {device}, got one on {given.device}")
     held = math.prod(given.shape) * given.dtype.itemsize
     dense = all(
         given.strides[i] == math.prod(given.shape[i + 1 :]) for i, n in enumerate(given.shape) if n > 1
@@ -3472,8 +3480,10 @@ class LoadedKernel:
         own = self._own
         self._packing.pack_into(own.memory, 0, *values)
         config = own.config
-        config.gridDimX, config.gridDimY, config.gridDimZ = grid
-        config.hStream = stream
+        if own.place != (grid, stream):
+            config.gridDimX, config.gridDimY, config.gridDimZ = grid
+            config.hStream = stream
+            own.place = grid, stream
         _, current = cuda.cuCtxGetCurrent()
         if int(current) == self._context:
             result = cuda.cuLaunchKernelEx(config, self._function, own.pointers, 0)
@@ -3506,7 +3516,7 @@ class LoadedKernel:
 
     def _check_residency(self, kernel: Any, device: int) -> None:
         """The device, or the MIG slice, can hold a cluster at all."""
-        config = self._own.config
+        config = launch_config(kernel)
         config.gridDimX, config.gridDimY, config.gridDimZ = kernel.cluster, 1, 1
         error, clusters = cuda.cuOccupancyMaxActiveClusters(self._function, config)
         if error != cuda.CUresult.CUDA_ERROR_INVALID_CLUSTER_SIZE:
@@ -3526,6 +3536,7 @@ class ThreadMemory(threading.local):
     """What a thread writes its launches of one kernel to, and the driver reads before a launch returns.
 
     memory: the parameters. pointers: the address of an array with the address of each. config: the launch's.
+    place: grid and stream that config has.
     """
 
     def __init__(self, packing: struct.Struct, kernel: Any) -> None:
@@ -3535,6 +3546,7 @@ class ThreadMemory(threading.local):
         self._pointers = (ctypes.c_void_p * len(addresses))(*addresses)
         self.pointers = ctypes.addressof(self._pointers)
         self.config = launch_config(kernel)
+        self.place: tuple[tuple[int, int, int], int] | None = None
 
 
 def launch_config(kernel: Any) -> Any:
@@ -3664,7 +3676,8 @@ def device_arch(device: int) -> str:
 #
 #     Serving repeats itself: all layers of a step, and most steps, differ in the addresses of their tensors
 #     alone. So what depends on types, devices, shapes and strides is worked out once for each combination of
-#     them (`lay_out`), and a call is left with its addresses and numbers.
+#     them (`lay_out`), and a call is left with its addresses and numbers. An engine pays for `bind` in every
+#     call, so it is written for speed: no loop over the tensors, nothing made that is not needed.
 # ============================================================================================================
 
 
@@ -3673,6 +3686,10 @@ ALIGNMENTS = {
     **{"workspace": 16, "counters": 16},
 }
 """Of a call's tensors, by their names as arguments, in the order of the kernel's parameters: bytes."""
+
+
+OUT = 5
+"""The output's place among the tensors."""
 
 
 SCRATCH = {"workspace": torch.uint8, "counters": torch.int32}
@@ -3691,13 +3708,15 @@ class Layout:
     """What calls have in common whose tensors differ in their addresses only.
 
     requests: R. grid: in CTAs. integers: the kernel's, in its order: strides in bytes, columns of the table,
-    window. scratch_bytes: that the call uses of the workspace and of the counters.
+    window. scratch_bytes: that the call uses of the workspace and of the counters. launch: in words, for
+    messages.
     """
 
     requests: int
     grid: tuple[int, int, int]
     integers: tuple[int, ...]
     scratch_bytes: tuple[int, int]
+    launch: str
 
 
 class Call(NamedTuple):
@@ -3734,52 +3753,107 @@ def bind(
 
     Raises TypeError for what is no tensor, and ValueError for what cannot be served.
     """
-    tensors = (q, gate, kv_cache, block_table, seq_lens, out)
-    if deployment.splits:
-        tensors = (*tensors, workspace, counters)
     try:
-        layout = lay_out(deployment, *[(t.dtype, t.device, t.shape, t.stride()) for t in tensors])
+        # Flat, for speed: the fields of `TensorFacts` of each.
+        # fmt: off
+        key = (
+            deployment,
+            q.dtype, q.device, q.shape, q.stride(),
+            gate.dtype, gate.device, gate.shape, gate.stride(),
+            kv_cache.dtype, kv_cache.device, kv_cache.shape, kv_cache.stride(),
+            block_table.dtype, block_table.device, block_table.shape, block_table.stride(),
+            seq_lens.dtype, seq_lens.device, seq_lens.shape, seq_lens.stride(),
+            out.dtype, out.device, out.shape, out.stride(),
+        )
+        # fmt: on
+        layout = LAYOUTS.get(key)
     except AttributeError:
-        refuse(deployment, tensors)
+        refuse(q, gate, kv_cache, block_table, seq_lens, out)
         raise
-    if deployment.variant.kernel.splits and not deployment.splits:
+    if layout is None:
+        layout = remember(key)
+    tensors = (q, gate, kv_cache, block_table, seq_lens, out)
+    addresses = (
+        q.data_ptr(),
+        gate.data_ptr(),
+        kv_cache.data_ptr(),
+        block_table.data_ptr(),
+        seq_lens.data_ptr(),
+        out.data_ptr(),
+    )
+    if deployment.splits:
+        if not (
+            is_scratch(workspace, torch.uint8, layout.scratch_bytes[0], q.device)
+            and is_scratch(counters, torch.int32, layout.scratch_bytes[1], q.device)
+        ):
+            refuse_scratch(layout, q.device, workspace=workspace, counters=counters)
+        tensors = (*tensors, workspace, counters)
+        addresses = (*addresses, workspace.data_ptr(), counters.data_ptr())
+    elif deployment.variant.kernel.splits:
         # The scratch memory is not touched: any address will do.
         tensors = (*tensors, out, out)
-    addresses = [tensor.data_ptr() for tensor in tensors]
-    bits = 0
-    for address in addresses:
-        bits |= address
-    if bits % 16:
+        addresses = (*addresses, addresses[OUT], addresses[OUT])
+    if functools.reduce(operator.or_, addresses) % 16:
         for (name, alignment), address in zip(ALIGNMENTS.items(), addresses, strict=False):
             check_address(name, address, alignment)
     values = (*addresses, *layout.integers, fp32("scale", scale) * LOG2_E, fp32("eps", eps, least=0.0))
     return Call(tensors, values, layout)
 
 
-def refuse(deployment: Deployment, tensors: tuple[Any, ...]) -> None:
-    """Say which argument is no tensor, or which scratch memory is needed."""
+def is_scratch(given: Any, dtype: torch.dtype, size: int, device: torch.device) -> bool:
+    """Whether a tensor will do as scratch memory of this many bytes."""
+    return (
+        isinstance(given, torch.Tensor)
+        and given.dtype == dtype
+        and given.nbytes >= size
+        and given.is_contiguous()
+        and given.device == device
+    )
+
+
+def refuse(*tensors: Any) -> None:
+    """Say which of the first arguments is no tensor."""
     for name, value in zip(ALIGNMENTS, tensors, strict=False):
-        if not isinstance(value, torch.Tensor) and not (value is None and name in SCRATCH):
+        if not isinstance(value, torch.Tensor):
             raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
-    lay_out(deployment, *[None if t is None else (t.dtype, t.device, t.shape, t.stride()) for t in tensors])
 
 
-@functools.lru_cache(maxsize=4096)
-def lay_out(deployment: Deployment, *given: tuple[Any, ...] | None) -> Layout:
-    """Check all that does not depend on addresses, and work out the launch.
+def refuse_scratch(layout: Layout, device: torch.device, **given: Any) -> None:
+    """Say what is wrong with scratch memory that will not do."""
+    for (name, value), size in zip(given.items(), layout.scratch_bytes, strict=True):
+        if value is not None and not isinstance(value, torch.Tensor):
+            raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
+        facts = None if value is None else TensorFacts(value.dtype, value.device, value.shape, value.stride())
+        check_scratch(name, facts, SCRATCH[name], size, device, layout.launch)
 
-    given: the fields of `TensorFacts` of the tensors that every call has, and where requests are split of the
-    scratch memory.
+
+LAYOUTS: dict[tuple[Any, ...], Layout] = {}
+"""What calls were laid out before, by the deployment and the facts of their tensors."""
+
+
+MOST_LAYOUTS = 4096
+"""An engine has a few for each number of requests; who never repeats himself must not fill memory."""
+
+
+def remember(key: tuple[Any, ...]) -> Layout:
+    """Lay out a call whose key is new. Raises ValueError, and then nothing is kept."""
+    deployment, *facts = key
+    layout = lay_out(deployment, *[facts[first : first + 4] for first in range(0, len(facts), 4)])
+    if len(LAYOUTS) >= MOST_LAYOUTS:
+        LAYOUTS.clear()
+    LAYOUTS[key] = layout
+    return layout
+
+
+def lay_out(deployment: Deployment, *given: tuple[Any, ...]) -> Layout:
+    """Check all that does not depend on addresses or scratch memory, and work out the launch.
+
+    given: the fields of `TensorFacts` of the tensors that every call has, in the order of the parameters.
     """
-    known = {
-        name: None if one is None else TensorFacts(*one) for name, one in zip(ALIGNMENTS, given, strict=False)
-    }
+    known = {name: TensorFacts(*one) for name, one in zip(ALIGNMENTS, given, strict=False)}
     device = known["q"].device
     for name, one in known.items():
-        require(
-            one is None or one.device == device,
-            f"{name} must be on q's device {device}, got one on {one and one.device}",
-        )
+        require(one.device == device, f"{name} must be on q's device {device}, got one on {one.device}")
     kernel = deployment.variant.kernel
     kv_heads, page_stride, head_stride = check_cache(known["kv_cache"], kernel)
     requests = check_lengths(known["seq_lens"])
@@ -3794,10 +3868,6 @@ def lay_out(deployment: Deployment, *given: tuple[Any, ...] | None) -> Layout:
     )
     clusters = deployment.clusters(kv_heads, device)
     sizes = deployment.scratch_bytes(requests, kv_heads, device)
-    if deployment.splits:
-        launch = f"R={requests}, H={kv_heads}, num_splits={clusters}"
-        for (name, dtype), size in zip(SCRATCH.items(), sizes, strict=True):
-            check_scratch(name, known[name], dtype, size, launch)
     integers = {
         **{f"{name}_stride": stride for name, stride in strides.items()},
         "page_stride": 2 * page_stride,
@@ -3813,6 +3883,7 @@ def lay_out(deployment: Deployment, *given: tuple[Any, ...] | None) -> Layout:
         grid=tuple(kernel.grid(*extent)),
         integers=tuple(integers[name] for name in parameters(type(kernel)) if name in integers),
         scratch_bytes=sizes,
+        launch=f"R={requests}, H={kv_heads}, num_splits={clusters}",
     )
 
 

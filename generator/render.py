@@ -119,7 +119,7 @@ def render_module(module: ModulePlan, spec_name: str = "spec.yaml") -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _formatted(code: str) -> str:
-    """Code of a section as the formatter has it. A section is formatted once, however many modules hold it."""
+    """Code of a section as the formatter has it; formatted once, however many modules hold the section."""
     mode = black.Mode(line_length=LINE_LENGTH, target_versions={TargetVersion.PY311})
     return black.format_str(code, mode=mode).rstrip()
 

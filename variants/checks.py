@@ -147,13 +147,21 @@ def check_lengths(given: TensorFacts) -> int:
     return given.shape[0]
 
 
-def check_scratch(name: str, given: TensorFacts | None, dtype: torch.dtype, size: int, launch: str) -> None:
-    """A workspace or counters of at least `size` bytes, which is what `launch` needs."""
+def check_scratch(
+    name: str,
+    given: TensorFacts | None,
+    dtype: torch.dtype,
+    size: int,
+    device: torch.device,
+    launch: str,
+) -> None:
+    """A workspace or counters on a device, of at least `size` bytes, which is what `launch` needs."""
     if given is None:
         raise ValueError(
             f"{name} is needed, {size} bytes ({launch}): this deployment splits long requests over clusters; "
             "allocate_scratch() makes both"
         )
+    require(given.device == device, f"{name} must be on q's device {device}, got one on {given.device}")
     held = math.prod(given.shape) * given.dtype.itemsize
     dense = all(
         given.strides[i] == math.prod(given.shape[i + 1 :]) for i, n in enumerate(given.shape) if n > 1

@@ -58,8 +58,10 @@ class LoadedKernel:
         own = self._own
         self._packing.pack_into(own.memory, 0, *values)
         config = own.config
-        config.gridDimX, config.gridDimY, config.gridDimZ = grid
-        config.hStream = stream
+        if own.place != (grid, stream):
+            config.gridDimX, config.gridDimY, config.gridDimZ = grid
+            config.hStream = stream
+            own.place = grid, stream
         _, current = cuda.cuCtxGetCurrent()
         if int(current) == self._context:
             result = cuda.cuLaunchKernelEx(config, self._function, own.pointers, 0)
@@ -92,7 +94,7 @@ class LoadedKernel:
 
     def _check_residency(self, kernel: Any, device: int) -> None:
         """The device, or the MIG slice, can hold a cluster at all."""
-        config = self._own.config
+        config = launch_config(kernel)
         config.gridDimX, config.gridDimY, config.gridDimZ = kernel.cluster, 1, 1
         error, clusters = cuda.cuOccupancyMaxActiveClusters(self._function, config)
         if error != cuda.CUresult.CUDA_ERROR_INVALID_CLUSTER_SIZE:
@@ -112,6 +114,7 @@ class ThreadMemory(threading.local):
     """What a thread writes its launches of one kernel to, and the driver reads before a launch returns.
 
     memory: the parameters. pointers: the address of an array with the address of each. config: the launch's.
+    place: grid and stream that config has.
     """
 
     def __init__(self, packing: struct.Struct, kernel: Any) -> None:
@@ -121,6 +124,7 @@ class ThreadMemory(threading.local):
         self._pointers = (ctypes.c_void_p * len(addresses))(*addresses)
         self.pointers = ctypes.addressof(self._pointers)
         self.config = launch_config(kernel)
+        self.place: tuple[tuple[int, int, int], int] | None = None
 
 
 def launch_config(kernel: Any) -> Any:

@@ -36,7 +36,14 @@ from stages.fragments import ROWS, RowState
 from stages.mask import CausalMask, KeyRange
 from stages.pages.walk import PageWalk
 from stages.partial import PartialRecord, lane_units
-from stages.ptx import block_index_again, griddep_launch_dependents, griddep_wait, load_global_i32, select, shuffle_index
+from stages.ptx import (
+    block_index_again,
+    griddep_launch_dependents,
+    griddep_wait,
+    load_global_i32,
+    select,
+    shuffle_index,
+)
 from variants.kernel import SHARED_ALIGN, AttentionKernel
 from variants.request import Pages, Rows, Shares
 
@@ -282,7 +289,7 @@ class SplitKernel(AttentionKernel):
         return state
 
     def share_of(self, count: Int32, share: Int32, shares: Shares) -> tuple[Int32, Int32]:
-        """The first page of a share of `count` pages, and the one behind its last: as even as whole steps go."""
+        """The first page of a share, and the one behind its last: as even as whole steps go."""
         a_step = self.ring_pages_per_step
         steps = (count + (a_step - 1)) // a_step
         each, rest = shares.divide(steps)

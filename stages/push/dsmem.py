@@ -10,8 +10,8 @@ Contract
     rows_per_rank * cluster * (head_dim + 2) * 4 bytes.
 
     Obligations, in this order:
-      1. `open` by all threads of every CTA, once: it starts the mbarrier, announces the bytes of the exchange,
-         and arrives at the cluster barrier;
+      1. `open` by all threads of every CTA, once: it starts the mbarrier, announces the exchange, and arrives
+         at the cluster barrier;
       2. `meet` by all threads, before the first `send`: it waits at the cluster barrier, so that no store
          meets a peer whose barrier has not been started;
       3. `send` for each row, by the threads that share it;

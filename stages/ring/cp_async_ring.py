@@ -40,7 +40,6 @@ from stages.ptx import (
 from stages.ring.entries import WalkEntries
 from stages.ring.layout import REGION_ALIGN, page_bytes, slot_bytes, tiles
 
-
 ROW_BYTES = 512
 """What the lanes of a warp copy at once, 16 bytes each."""
 

@@ -59,7 +59,7 @@ def test_calls_that_differ_are_not_taken_for_each_other():
     fresh = []
     for given in calls:
         module._deploy.cache_clear()
-        module.lay_out.cache_clear()
+        module.LAYOUTS.clear()
         fresh.append(bound(given))
     assert len(set(fresh)) == len(calls)
     assert [bound(given) for given in calls * 2] == fresh * 2
@@ -67,10 +67,21 @@ def test_calls_that_differ_are_not_taken_for_each_other():
 
 def test_no_address_is_in_a_key():
     """The tensors of other layers and steps find what was worked out for the first."""
-    module.lay_out.cache_clear()
+    module.LAYOUTS.clear()
     for _ in range(4):
         bound(base())
-    assert module.lay_out.cache_info().currsize == 1
+    assert len(module.LAYOUTS) == 1
+
+
+def test_what_is_remembered_is_bounded(monkeypatch):
+    """A caller whose strides never repeat fills no memory, and gets what others get."""
+    monkeypatch.setattr(module, "MOST_LAYOUTS", 3)
+    module.LAYOUTS.clear()
+    for stride in range(1024, 1024 + 8 * 10, 8):
+        q = base()["q"].flatten(1)
+        rows = torch.zeros(len(q), q.shape[1] + stride, dtype=torch.bfloat16)
+        bound({**base(), "q": rows[:, : q.shape[1]]})
+        assert len(module.LAYOUTS) <= 3
 
 
 def test_each_architecture_is_compiled_for(monkeypatch):
