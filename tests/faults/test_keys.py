@@ -73,17 +73,6 @@ def test_no_address_is_in_a_key():
     assert len(module.LAYOUTS) == 1
 
 
-def test_what_is_remembered_is_bounded(monkeypatch):
-    """A caller whose strides never repeat fills no memory, and gets what others get."""
-    monkeypatch.setattr(module, "MOST_LAYOUTS", 3)
-    module.LAYOUTS.clear()
-    for stride in range(1024, 1024 + 8 * 10, 8):
-        q = base()["q"].flatten(1)
-        rows = torch.zeros(len(q), q.shape[1] + stride, dtype=torch.bfloat16)
-        bound({**base(), "q": rows[:, : q.shape[1]]})
-        assert len(module.LAYOUTS) <= 3
-
-
 def test_each_architecture_is_compiled_for(monkeypatch):
     """Devices of two architectures in one process have two kernels, each in machine code of its own."""
     pretend_there_is_a_device(monkeypatch, module, NotedDriver(kernel_ptx(module, "cluster")))

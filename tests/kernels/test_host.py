@@ -278,3 +278,17 @@ def test_another_device_than_the_current_one(subject):
         outs.append(subject.module.attn2(**moved, variant=subject.name).cpu())
         assert torch.cuda.current_device() == 0
     assert torch.equal(bits(outs[0]), bits(outs[1]))
+
+
+def test_what_is_remembered_of_calls_is_bounded(good, workshop_module, monkeypatch):
+    """A caller whose strides never repeat fills no memory."""
+    monkeypatch.setattr(workshop_module, "MOST_LAYOUTS", 3)
+    workshop_module.LAYOUTS.clear()
+    deployment = workshop_module.deploy(64)
+    for stride in range(2 * COLUMNS, 2 * COLUMNS + 80, 8):
+        q = torch.zeros(ROWS, stride, dtype=torch.bfloat16)[:, :COLUMNS]
+        others = (good[name] for name in ("gate", "kv_cache", "block_table", "seq_lens"))
+        call = workshop_module.bind(
+            deployment, q, *others, torch.empty_like(good["q"]), None, None, 0.125, 1e-5
+        )
+        assert 2 * stride in call.scalars and len(workshop_module.LAYOUTS) <= 3
