@@ -4,12 +4,12 @@
     python -m benchmarks.start_time --json start.json      # for programs as well
 
 Method
-    Each run is a process of its own. The clock starts when PyTorch is imported, the device is awake and the
-    generated module is imported, and stops when `prepare` has returned for a context that the cluster kernel
-    serves, one that is split, and a window: all of the module's kernels without dependent launch. A call
-    that follows is timed as well, until the device is done with it. Runs of both ways alternate. The folder
-    is written before, by `export_kernels`; its files are in the system's cache, as they are on an engine's
-    second start. Importing takes the same either way and is shown for comparison.
+    Each run is a process of its own, in which PyTorch is imported and the device awake. Timed are, one after
+    the other, the import of the generated module; `prepare` for a context that the cluster kernel serves, one
+    that is split, and a window: all of the module's kernels without dependent launch; and a call, until the
+    device is done with it. Runs of both ways alternate. The folder is written before, by `export_kernels`;
+    its files are in the system's cache, as they are on an engine's second start. The import is the same
+    either way and is shown for comparison.
 
 Exit status: 0, or 2 for a wrong call or no GPU.
 """

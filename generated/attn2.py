@@ -11,7 +11,7 @@ push dsmem, cluster_merge rank_order, grid_merge workspace, epilogue norm_gate.
 Generated from spec.yaml; do not edit. Change the spec, or the file named above a section, then run
 `python -m generator generate`.
 
-sha256 of the plan, sources, template and formatter: 69f8a616b5b8ed0b420303ce99592ecce6462540537e81dd2b975d9643102d2b
+sha256 of the plan, sources, template and formatter: a94b1bc1bd4a81bedd07b08e677f1534165edbe4df668ad4212d406ceec72989
 """
 
 import contextlib
@@ -61,7 +61,7 @@ __all__ = [
 NAME = "attn2"
 """In the spec; the name of the entry point."""
 
-DIGEST = "69f8a616b5b8ed0b420303ce99592ecce6462540537e81dd2b975d9643102d2b"
+DIGEST = "a94b1bc1bd4a81bedd07b08e677f1534165edbe4df668ad4212d406ceec72989"
 """Of what this module was made from: what is compiled from it is known by this."""
 
 
@@ -1986,6 +1986,7 @@ class CpAsyncRing:
 
     @property
     def _middle(self) -> int:
+        """Bytes from the thread's first chunk in a page; an instruction adds up to 2,047 either way."""
         return self._rows_per_page * ROW_BYTES // 2
 
     def _copy(self, step, region, sources):
@@ -3481,6 +3482,7 @@ class LoadedKernel:
         self._packing.pack_into(own.memory, 0, *values)
         config = own.config
         if own.place != (grid, stream):
+            own.place = None
             config.gridDimX, config.gridDimY, config.gridDimZ = grid
             config.hStream = stream
             own.place = grid, stream
@@ -3536,7 +3538,7 @@ class ThreadMemory(threading.local):
     """What a thread writes its launches of one kernel to, and the driver reads before a launch returns.
 
     memory: the parameters. pointers: the address of an array with the address of each. config: the launch's.
-    place: grid and stream that config has.
+    place: grid and stream that config has; None where it may have others.
     """
 
     def __init__(self, packing: struct.Struct, kernel: Any) -> None:

@@ -12,8 +12,8 @@ result is wrong.
 
 API errors are left out because asking a kernel for its parameters ends with one, on purpose. On an H200
 memcheck finds nothing, and racecheck no error; it warns of the mbarriers, which one thread starts and uses.
-synccheck finds nothing with clusters of 8. Of a cluster of 16 it takes the mbarrier of rank 8 for that of
-rank 0, which lies at the same offset, and reports a missing wait.
+synccheck finds nothing with clusters of 8. With clusters of 16 it reports a missing wait, of rank 8 alone: it
+seems to take that rank's mbarrier for the one of rank 0, which lies at the same offset.
 """
 
 import argparse

@@ -59,6 +59,7 @@ class LoadedKernel:
         self._packing.pack_into(own.memory, 0, *values)
         config = own.config
         if own.place != (grid, stream):
+            own.place = None
             config.gridDimX, config.gridDimY, config.gridDimZ = grid
             config.hStream = stream
             own.place = grid, stream
@@ -114,7 +115,7 @@ class ThreadMemory(threading.local):
     """What a thread writes its launches of one kernel to, and the driver reads before a launch returns.
 
     memory: the parameters. pointers: the address of an array with the address of each. config: the launch's.
-    place: grid and stream that config has.
+    place: grid and stream that config has; None where it may have others.
     """
 
     def __init__(self, packing: struct.Struct, kernel: Any) -> None:

@@ -169,6 +169,7 @@ class CpAsyncRing:
 
     @property
     def _middle(self) -> int:
+        """Bytes from the thread's first chunk in a page; an instruction adds up to 2,047 either way."""
         return self._rows_per_page * ROW_BYTES // 2
 
     def _copy(self, step, region, sources):

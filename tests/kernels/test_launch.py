@@ -183,6 +183,18 @@ def test_machine_code_with_other_parameters_is_refused(driver, variant, workshop
             loaded(workshop_module, variant)
 
 
+def test_each_launch_has_its_own_grid_and_stream(driver, variant, workshop_module):
+    """They are set only when they change: either of them alone, and back again."""
+    kernel = loaded(workshop_module, variant)
+    values = [1] * len(workshop_module.parameters(type(variant.kernel)))
+    driver.contexts.append(CONTEXT)
+    small, large = (16, 1, 1), (32, 2, 1)
+    places = [(small, 7), (small, 7), (large, 7), (large, 8), (small, 8), (small, 7)]
+    for place in places:
+        kernel.launch(values, *place)
+    assert [(launch.grid, launch.stream) for launch in driver.launches] == places
+
+
 def test_threads_launch_at_once(driver, variant, workshop_module):
     """Each with its own values and stream, though all of them launch the same kernel."""
     kernel = loaded(workshop_module, variant)
