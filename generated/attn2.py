@@ -8,10 +8,14 @@ Variant `split` (split skeleton) serves contexts up to 1048576 entries, any wind
 register_prefetch, ring cp_async_ring, scores mma_qk, softmax online, values mma_pv, warp_merge shared,
 push dsmem, cluster_merge rank_order, grid_merge workspace, epilogue norm_gate.
 
+Variant `batch` (stream skeleton) serves contexts up to 1048576 entries, any window: ring cp_async_ring,
+scores mma_qk, softmax online, values mma_pv, push dsmem, cluster_merge rank_order, grid_merge
+workspace, epilogue norm_gate.
+
 Generated from spec.yaml; do not edit. Change the spec, or the file named above a section, then run
 `python -m generator generate`.
 
-sha256 of the plan, sources, template and formatter: a94b1bc1bd4a81bedd07b08e677f1534165edbe4df668ad4212d406ceec72989
+sha256 of the plan, sources, template and formatter: 13316e748916f186445e8acd6a6a1b622e5b238d2f3ee3d4a3bf86ff073da828
 """
 
 import contextlib
@@ -61,7 +65,7 @@ __all__ = [
 NAME = "attn2"
 """In the spec; the name of the entry point."""
 
-DIGEST = "a94b1bc1bd4a81bedd07b08e677f1534165edbe4df668ad4212d406ceec72989"
+DIGEST = "13316e748916f186445e8acd6a6a1b622e5b238d2f3ee3d4a3bf86ff073da828"
 """Of what this module was made from: what is compiled from it is known by this."""
 
 
@@ -588,10 +592,17 @@ def element_address(base: Int64, index: Int32, stride: Int32, *, loc=None, ip=No
 @dsl_user_op
 def block_index_again(*, loc=None, ip=None) -> tuple[Int32, Int32, Int32]:
     """(x, y, z) of the block, read where this stands: the compiler keeps no earlier value in registers."""
-    names = ("%ctaid.x", "%ctaid.y", "%ctaid.z")
-    return tuple(
-        Int32(_asm(T.i32(), (), f"mov.u32 $0, {name};", "=r", ordered=True, loc=loc, ip=ip)) for name in names
-    )
+    return tuple(_special(f"ctaid.{axis}", loc, ip) for axis in "xyz")
+
+
+@dsl_user_op
+def thread_index_again(*, loc=None, ip=None) -> Int32:
+    """x of the thread, read where this stands, as `block_index_again` does."""
+    return _special("tid.x", loc, ip)
+
+
+def _special(name, loc, ip):
+    return Int32(_asm(T.i32(), (), f"mov.u32 $0, %{name};", "=r", ordered=True, loc=loc, ip=ip))
 
 
 @dsl_user_op
@@ -1467,8 +1478,8 @@ BF16_SIGNS = -0x7FFF8000
 class AttentionKernel:
     """One compiled form of a kernel; every field is known at compile time.
 
-    pages_per_step: pages that a warp attends at once. pdl: launched with programmatic dependent launch. The
-    other fields: the problem, the launch and the stages.
+    pdl: launched with programmatic dependent launch. The other fields: the problem, the launch and the
+    stages.
     """
 
     name: str
@@ -1478,7 +1489,6 @@ class AttentionKernel:
     page_size: int
     cluster: int
     warps: int
-    pages_per_step: int
     scores: Any
     softmax: Any
     values: Any
@@ -1579,13 +1589,14 @@ class AttentionKernel:
         keys = [page * self.page_size for page in page_numbers]
         return functools.reduce(operator.and_, [both.sees_all(key, run * self.page_size) for key in keys])
 
-    def owned_rows(self, rank, rows: int) -> list[tuple[Int32, Int32]]:
-        """The rows of an exchange that a warp finishes: (number among the rank's, row of the exchange).
+    def owned_rows(self, rank, warp, rows: int) -> list[tuple[Int32, Int32]]:
+        """The rows of an exchange that a warp of this rank finishes, in order: (number among the rank's, row).
 
         Warps in excess get numbers past the rank's last, and its last row, which they may read.
         """
         owned = self.push.rows_per_rank(rows)
-        numbers = [cute.arch.warp_idx() + first for first in range(0, owned, self.warps)]
+        each = -(-owned // self.warps)
+        numbers = [warp * each + i for i in range(each)]
         return [(n, rank * owned + select(n < owned, n, Int32(owned - 1))) for n in numbers]
 
 
@@ -1613,10 +1624,11 @@ class AttentionKernel:
 class ClusterKernel(AttentionKernel):
     """One compiled form of the cluster kernel.
 
-    steps: steps that a warp needs at most. The offsets are bytes from the start of a CTA's dynamic shared
-    memory, shared_bytes its size.
+    pages_per_step: pages that a warp attends at once. steps: steps that a warp needs at most. The offsets are
+    bytes from the start of a CTA's dynamic shared memory, shared_bytes its size.
     """
 
+    pages_per_step: int
     steps: int
     warp_partials: int
     rank_partials: int
@@ -1728,7 +1740,7 @@ class ClusterKernel(AttentionKernel):
         )
         incoming = self.pages.begin(walk)
         query = self.load_query(q, q_stride, request, kv_head, row_group, scale_log2)
-        owned_rows = self.owned_rows(rank, ROWS)
+        owned_rows = self.owned_rows(rank, warp, ROWS)
         gates = [
             self.epilogue.load_gate(self.row(gate, gate_stride, request, kv_head, first_row + row))
             for _, row in owned_rows
@@ -2020,16 +2032,18 @@ class CpAsyncRing:
 # Grid merge: the clusters that share a request merge their partials of a row through global memory.
 #
 # Contract
-#     A row of the workspace is one record (`stages.partial`) a cluster, [clusters]; beside it stands a counter,
-#     zero before the launch. The warp that owns a row in its cluster leaves its record and counts its arrival;
-#     the warp that finds that it was the last merges all records in cluster order, whoever it is, so that the
-#     bits do not depend on the order of arrival, and puts the counter back to zero.
+#     A row of the workspace is one record (`stages.partial`) a cluster, [clusters]; for each row there is a
+#     counter, zero before the launch. The warp that owns rows in its cluster leaves its record of each and then
+#     counts its arrival at all of them, a lane a row, in one trip to memory. Where it was the last, it merges
+#     the row's records in cluster order, whoever it is, so that the bits do not depend on the order of arrival.
+#     The counter is back at zero then.
 #
-#     The counting atomic releases the warp's record and, for the last, acquires all others (device scope). The
-#     lanes of the warp are ordered with the one that counts by warp barriers on both sides.
+#     The counting atomic releases the warp's records and, for the last, acquires all others (device scope). The
+#     lanes of the warp are ordered with those that count by warp barriers on both sides.
 #
-#     Called by whole warps. `collect` only by the warp whose `deposit` said that it was the last. Two launches
-#     that run at the same time need workspaces and counters of their own.
+#     Called by whole warps: `leave` for each of the warp's rows, `arrive` once, then `collect` for the rows of
+#     which `last` says that the warp was the last. Two launches that run at the same time need workspaces and
+#     counters of their own.
 #
 #     Records may hold anything before the launch, counters must hold zero.
 # ============================================================================================================
@@ -2050,19 +2064,10 @@ class WorkspaceMerge:
     head_dim: int
 
     @cute.jit
-    def deposit(
-        self,
-        row: Int64,
-        counter: Int64,
-        cluster: Int32,
-        clusters: Int32,
-        m: Float32,
-        l: Float32,
-        o: list[Float32],
-    ):
-        """Leave cluster `cluster`'s partial of the row; True for the last of `clusters`.
+    def leave(self, row: Int64, cluster: Int32, m: Float32, l: Float32, o: list[Float32]):
+        """Leave cluster `cluster`'s partial of a row.
 
-        row, counter: global addresses of the row's records and of its counter. o: the lane's two dims.
+        row: global address of the row's records. o: the lane's two dims.
         """
         record = PartialRecord(self.head_dim)
         lane = cute.arch.lane_idx()
@@ -2070,15 +2075,28 @@ class WorkspaceMerge:
         store_global_f32x2(mine + Int64(8 * lane), o)
         if lane == 0:
             store_global_f32x2(mine + record.stats, (m, l))
-        warp_sync()
+
+    @cute.jit
+    def arrive(self, counters: Int64, rows: cutlass.Constexpr[int], clusters: Int32):
+        """Count the arrival at the warp's rows, `rows` of them, at most a lane each; what `last` asks for.
+
+        counters: global address of the first row's counter; the others follow.
+        """
+        lane = cute.arch.lane_idx()
+        counter = counters + Int64(4 * lane)
         before = registers(Int32, 1)
         before[0] = Int32(0)
-        if lane == 0:
+        warp_sync()
+        if lane < rows:
             before[0] = count_arrival(counter)
             if before[0] == clusters - 1:
                 store_global_i32(counter, Int32(0))
         warp_sync()
-        return shuffle_index(before[0], Int32(0)) == clusters - 1
+        return before[0]
+
+    def last(self, before: Int32, row: Int32, clusters: Int32):
+        """Whether the warp was the last of `clusters` at its row `row`, by what `arrive` said."""
+        return shuffle_index(before, row) == clusters - 1
 
     @cute.jit
     def collect(self, row: Int64, clusters: Int32):
@@ -2115,7 +2133,7 @@ class WorkspaceMerge:
 # ============================================================================================================
 # variants/request.py
 #
-# Where the rows and the pages of one request and KV head are.
+# Where the rows and the pages of one request and KV head are, and where its clusters meet.
 #
 # Contract
 #     Plain numbers, alike in all threads of a CTA; nothing here touches memory.
@@ -2159,6 +2177,15 @@ class Pages:
 
 
 @dataclass(frozen=True)
+class Scratch:
+    """Where the clusters of a launch meet: global addresses, and how many share a request."""
+
+    workspace: Int64
+    counters: Int64
+    clusters: Int32
+
+
+@dataclass(frozen=True)
 class Shares:
     """A number of shares, ready to divide by: the slow part is done before the length is known.
 
@@ -2183,23 +2210,20 @@ class Shares:
 
 
 # ============================================================================================================
-# variants/split.py
+# variants/stream.py
 #
-# The split kernel: long contexts and sliding windows, a request's pages spread over several clusters.
+# The stream kernel: each request's pages spread over several clusters, read once for all of its rows.
 #
 # Contract
-#     Grid (cluster * row_groups * R, H, ceil(num_splits / row_groups)), clusters of `cluster` CTAs of `warps`
-#     warps, one warp for each row group. The launch shape depends on R and the deployment only; which way a
-#     request goes is decided in the kernel, alike in all of its CTAs, from its length:
+#     Grid (cluster * slice_clusters * R, H, ceil(num_splits / slice_clusters)), clusters of `cluster` CTAs of
+#     `warps` warps, one warp for each row group. The launch shape depends on R and the deployment only. Here a
+#     z slice has one cluster of each request; a kernel that does more than this may have more.
 #
-#     Short, at most `short_rounds` pages a warp of one cluster, counted from the first key that row 0 sees: the
-#     clusters of z slice 0 do what the cluster kernel does, one row group each; the other slices leave at once.
-#
-#     Long: `num_splits` clusters share the request's pages, and clusters in excess leave at once. The pages are
-#     dealt out in steps of `ring_pages_per_step`, to each CTA a run of its own, as even as whole steps go. It
-#     streams them through a ring that all of its warps read, warp w for row group w. The CTAs of a cluster
-#     exchange all rows, the owner of a row merges the ranks, and the clusters merge through the workspace: the
-#     last to arrive finishes the row.
+#     `num_splits` clusters share the request's pages. The pages are dealt out in steps of
+#     `ring_pages_per_step`, to each CTA a run of its own, as even as whole steps go. It streams them through a
+#     ring that all of its warps read, warp w for row group w. The CTAs of a cluster exchange all rows, the
+#     owner of a row merges the ranks, and the clusters merge through the workspace: the last to arrive finishes
+#     the row. A request without keys (padding) goes the same way, and gets zeros.
 #
 #     With a window of W keys, row t sees keys [L - tokens + t - W + 1, L - tokens + t].
 #
@@ -2212,47 +2236,47 @@ class Shares:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SplitKernel(AttentionKernel):
-    """One compiled form of the split kernel.
+class StreamKernel(AttentionKernel):
+    """One compiled form of the stream kernel.
 
-    short_rounds: pages a warp of one cluster that still are a short request. ring_pages_per_step: pages of a
-    long request that are attended at once. resident_ctas: CTAs that fit on a multiprocessor, as far as
-    registers go. windowed: the deployment has a window. The offsets are bytes from the start of a CTA's
-    dynamic shared memory, shared_bytes its size.
+    ring_pages_per_step: pages of a request that are attended at once. resident_ctas: CTAs that fit on a
+    multiprocessor, as far as registers go. windowed: the deployment has a window. The offsets are bytes from
+    the start of a CTA's dynamic shared memory, shared_bytes its size.
     """
 
-    short_rounds: int
     ring_pages_per_step: int
     resident_ctas: int
-    warp_partials: int
     rank_partials: int
     arrived: int
     page_ring: int
     shared_bytes: int
-    pages: Any
     ring: Any
-    warp_merge: Any
     grid_merge: Any
     windowed: bool = False
 
     @property
     def splits(self) -> bool:
-        """Long requests are spread over clusters."""
+        """Requests are spread over clusters."""
         return True
 
     @property
     def short_pages(self) -> int:
-        """The most pages, from the first that row 0 sees, of a request that one cluster attends alone."""
-        return self.short_rounds * self.cluster * self.warps
+        """The most pages, from the first that row 0 sees, of a request that is not spread over clusters."""
+        return 0
 
-    def form(self, *, pdl: bool, windowed: bool) -> "SplitKernel":
+    @property
+    def slice_clusters(self) -> int:
+        """Clusters of a request and KV head in one z slice of the grid."""
+        return 1
+
+    def form(self, *, pdl: bool, windowed: bool) -> "StreamKernel":
         """The form of this kernel for a deployment."""
         return dataclasses.replace(self, pdl=pdl, windowed=windowed)
 
     def grid(self, requests, kv_heads, num_splits):
         """The launch's extent in CTAs; it depends on nothing else."""
-        slices = (num_splits + (self.row_groups - 1)) // self.row_groups
-        return [self.cluster * self.row_groups * requests, kv_heads, slices]
+        slices = (num_splits + (self.slice_clusters - 1)) // self.slice_clusters
+        return [self.cluster * self.slice_clusters * requests, kv_heads, slices]
 
     @cute.jit
     def __call__(
@@ -2341,10 +2365,10 @@ class SplitKernel(AttentionKernel):
         scale_log2: Float32,
         eps: Float32,
     ):
-        """One CTA: find out which way its request goes, and go it."""
-        block, kv_head, z = cute.arch.block_idx()
+        """One CTA: find its request, and what it needs."""
+        block, kv_head, _ = cute.arch.block_idx()
         # By way of a shuffle, so that the compiler keeps them: it would read special registers in each step.
-        request = shuffle_index(block // (self.cluster * self.row_groups), Int32(0))
+        request = shuffle_index(block // (self.cluster * self.slice_clusters), Int32(0))
         shared = cute.arch.get_dyn_smem(cutlass.Uint8, alignment=SHARED_ALIGN).toint()
         shared = shuffle_index(shared, Int32(0))
         shares = Shares.prepare(num_splits * self.cluster)
@@ -2369,17 +2393,14 @@ class SplitKernel(AttentionKernel):
             first=first,
             count=count,
         )
-        if count <= self.short_pages:
-            if z == 0:
-                self.short(rows, pages, mask, shared)
-        elif self.cluster_index(block, z) < num_splits:
-            state = self.stream(rows, pages, mask, shared, shares)
-            # What follows is worked out again, so that no register keeps it meanwhile.
-            block, kv_head, z = block_index_again()
-            request = block // (self.cluster * self.row_groups)
-            rows = dataclasses.replace(rows, request=request, kv_head=kv_head)
-            cluster = self.cluster_index(block, z)
-            self.merge_clusters(rows, state, shared, workspace, counters, cluster, num_splits)
+        self.serve(rows, pages, mask, shared, shares, Scratch(workspace, counters, num_splits))
+
+    @cute.jit
+    def serve(
+        self, rows: Rows, pages: Pages, mask: CausalMask, shared: Int32, shares: Shares, scratch: Scratch
+    ):
+        """What a CTA does for its request."""
+        self.spread(rows, pages, mask, shared, shares, scratch)
 
     def needed_pages(self, length, mask):
         """(first page that row 0 sees, pages from there to the last live one)."""
@@ -2391,40 +2412,16 @@ class SplitKernel(AttentionKernel):
         return first, live - first
 
     @cute.jit
-    def short(self, rows: Rows, pages: Pages, mask: CausalMask, shared: Int32):
-        """One cluster, one row group: as the cluster kernel does, with a loop over the steps."""
-        warp = cute.arch.warp_idx()
-        block, _, _ = cute.arch.block_idx()
-        rank, row_group = block % self.cluster, block // self.cluster % self.row_groups
-        arrived, rank_partials = shared + self.arrived, shared + self.rank_partials
-        self.push.open(arrived, ROWS)
-
-        walk = pages.walk(pages.first + rank * self.warps + warp, self.cluster * self.warps)
-        incoming = self.pages.begin(walk)
-        query = self.load_query(rows.q, rows.q_stride, rows.request, rows.kv_head, row_group, rows.scale_log2)
-        first_row = row_group * ROWS
-        state = RowState.empty(self.head_dim)
-        taken = self.pages.empty()
-        visible = mask.key_ranges(pages.length, row_group)
-        live = walk.pages(pages.length, self.page_size)
-        self.pages.start(walk, live, False, incoming)
-        steps = (live + (self.pages_per_step - 1)) // self.pages_per_step
-        for step in cutlass.range(steps, unroll=1):
-            self.pages.take(walk, live, step, False, incoming, taken)
-            numbers = walk.step(step, self.pages_per_step)
-            self.attend_step(query, taken, numbers, visible, rows.scale_log2, state, False)
-        self.softmax.finish(state)
-
-        merged = self.warp_merge.merge(shared + self.warp_partials, state)
-        self.push.meet()
-        self.push.send(rank_partials, arrived, rank, merged, ROWS)
-        owned_rows = self.owned_rows(rank, ROWS)
-        gates = [self.load_gate(rows, first_row + row) for _, row in owned_rows]
-        for i, (owned, row) in enumerate(owned_rows):
-            if owned < self.push.rows_per_rank(ROWS):
-                self.push.wait(arrived)
-                _, l, o = self.cluster_merge.merge(rank_partials, owned)
-                self.finish(rows, first_row + row, l, o, gates[i])
+    def spread(
+        self, rows: Rows, pages: Pages, mask: CausalMask, shared: Int32, shares: Shares, scratch: Scratch
+    ):
+        """One of several clusters: attend this CTA's share of the pages, then merge."""
+        state = self.stream(rows, pages, mask, shared, shares)
+        # What follows is worked out again, so that no register keeps it meanwhile.
+        block, kv_head, z = block_index_again()
+        request = block // (self.cluster * self.slice_clusters)
+        rows = dataclasses.replace(rows, request=request, kv_head=kv_head)
+        self.merge_clusters(rows, state, shared, scratch, self.cluster_index(block, z))
 
     @cute.jit
     def stream(self, rows: Rows, pages: Pages, mask: CausalMask, shared: Int32, shares: Shares):
@@ -2461,18 +2458,10 @@ class SplitKernel(AttentionKernel):
         return first * a_step, select(last * a_step < count, last * a_step, count)
 
     @cute.jit
-    def merge_clusters(
-        self,
-        rows: Rows,
-        state: RowState,
-        shared: Int32,
-        workspace: Int64,
-        counters: Int64,
-        cluster: Int32,
-        clusters: Int32,
-    ):
+    def merge_clusters(self, rows: Rows, state: RowState, shared: Int32, scratch: Scratch, cluster: Int32):
         """The CTAs of a cluster exchange all rows, then the clusters meet in the workspace."""
-        lane, warp = cute.arch.lane_idx(), cute.arch.warp_idx()
+        thread = thread_index_again()
+        lane, warp = thread % 32, thread // 32
         rank = cute.arch.block_idx_in_cluster()
         _, kv_heads, _ = cute.arch.grid_dim()
         arrived, rank_partials = shared + self.arrived, shared + self.rank_partials
@@ -2480,23 +2469,31 @@ class SplitKernel(AttentionKernel):
         for half in cutlass.range_constexpr(2):
             mine = lane_units(state, half, warp * ROWS + lane // 4 + 8 * half, self.head_dim)
             self.push.send(rank_partials, arrived, rank, mine, self.rows)
-        owned_rows = self.owned_rows(rank, self.rows)
-        gates = [self.load_gate(rows, row) for _, row in owned_rows]
-        for i, (owned, row) in enumerate(owned_rows):
-            if owned < self.push.rows_per_rank(self.rows):
-                self.push.wait(arrived)
-                m, l, o = self.cluster_merge.merge(rank_partials, owned)
-                place = Int64((rows.request * kv_heads + rows.kv_head) * self.rows + row)
-                records = workspace + place * clusters * PartialRecord(self.head_dim).bytes
-                counter = counters + place * 4
-                last_here = self.grid_merge.deposit(records, counter, cluster, clusters, m, l, o)
-                if last_here:
-                    total_l, total_o = self.grid_merge.collect(records, clusters)
-                    self.finish(rows, row, total_l, total_o, gates[i])
+        # Loops, not lists: in clusters of few CTAs a warp has many rows, and code is slow the first time.
+        owned_rows = self.owned_rows(rank, warp, self.rows)
+        (owned, first), count = owned_rows[0], len(owned_rows)
+        gate = self.load_gate(rows, first)
+        if owned < self.push.rows_per_rank(self.rows):
+            self.push.wait(arrived)
+            place = Int64((rows.request * kv_heads + rows.kv_head) * self.rows + first)
+            clusters = scratch.clusters
+            a_row = Int64(clusters) * PartialRecord(self.head_dim).bytes
+            records = scratch.workspace + place * a_row
+            for i in cutlass.range(count, unroll=1):
+                m, l, o = self.cluster_merge.merge(rank_partials, owned + i)
+                self.grid_merge.leave(records + Int64(i) * a_row, cluster, m, l, o)
+            before = self.grid_merge.arrive(scratch.counters + place * 4, count, clusters)
+            for i in cutlass.range(count, unroll=1):
+                if self.grid_merge.last(before, i, clusters):
+                    total_l, total_o = self.grid_merge.collect(records + Int64(i) * a_row, clusters)
+                    self.finish(rows, first + i, total_l, total_o, gate)
+                # On its way while the next row is collected; behind the last row, that row's again.
+                further = select(i + 1 < count, i + 1, i)
+                gate = self.load_gate(rows, first + further)
 
     def cluster_index(self, block: Int32, z: Int32) -> Int32:
         """Which of the clusters that may share a long request a block belongs to."""
-        return z * self.row_groups + block // self.cluster % self.row_groups
+        return z * self.slice_clusters + block // self.cluster % self.slice_clusters
 
     @cute.jit
     def ring_step(
@@ -2535,6 +2532,96 @@ class SplitKernel(AttentionKernel):
         """Store one merged row."""
         out = self.row(rows.out, rows.out_stride, rows.request, rows.kv_head, row)
         self.epilogue.store(out, l, o, gate, rows.eps)
+
+
+# ============================================================================================================
+# variants/split.py
+#
+# The split kernel: long contexts and sliding windows, the pages of long requests spread over clusters.
+#
+# Contract
+#     The stream kernel, with a way of its own for short requests: its grid, and the clusters of a z slice are
+#     one for each row group. Which way a request goes is decided in the kernel, alike in all of its CTAs, from
+#     its length:
+#
+#     Short, at most `short_rounds` pages a warp of one cluster, counted from the first key that row 0 sees: the
+#     clusters of z slice 0 do what the cluster kernel does, one row group each; the other slices leave at once.
+#
+#     Long: as the stream kernel does, and clusters in excess of `num_splits` leave at once.
+# ============================================================================================================
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitKernel(StreamKernel):
+    """One compiled form of the split kernel.
+
+    pages_per_step: pages of a short request that a warp attends at once. short_rounds: pages a warp of one
+    cluster that still are a short request. The rest: see `StreamKernel`.
+    """
+
+    pages_per_step: int
+    short_rounds: int
+    warp_partials: int
+    pages: Any
+    warp_merge: Any
+
+    @property
+    def short_pages(self) -> int:
+        """The most pages, from the first that row 0 sees, of a request that one cluster attends alone."""
+        return self.short_rounds * self.cluster * self.warps
+
+    @property
+    def slice_clusters(self) -> int:
+        """Clusters of a request and KV head in one z slice of the grid."""
+        return self.row_groups
+
+    @cute.jit
+    def serve(
+        self, rows: Rows, pages: Pages, mask: CausalMask, shared: Int32, shares: Shares, scratch: Scratch
+    ):
+        """What a CTA does for its request: find out which way it goes, and go it."""
+        block, _, z = cute.arch.block_idx()
+        if pages.count <= self.short_pages:
+            if z == 0:
+                self.short(rows, pages, mask, shared)
+        elif self.cluster_index(block, z) < scratch.clusters:
+            self.spread(rows, pages, mask, shared, shares, scratch)
+
+    @cute.jit
+    def short(self, rows: Rows, pages: Pages, mask: CausalMask, shared: Int32):
+        """One cluster, one row group: as the cluster kernel does, with a loop over the steps."""
+        warp = cute.arch.warp_idx()
+        block, _, _ = cute.arch.block_idx()
+        rank, row_group = block % self.cluster, block // self.cluster % self.row_groups
+        arrived, rank_partials = shared + self.arrived, shared + self.rank_partials
+        self.push.open(arrived, ROWS)
+
+        walk = pages.walk(pages.first + rank * self.warps + warp, self.cluster * self.warps)
+        incoming = self.pages.begin(walk)
+        query = self.load_query(rows.q, rows.q_stride, rows.request, rows.kv_head, row_group, rows.scale_log2)
+        first_row = row_group * ROWS
+        state = RowState.empty(self.head_dim)
+        taken = self.pages.empty()
+        visible = mask.key_ranges(pages.length, row_group)
+        live = walk.pages(pages.length, self.page_size)
+        self.pages.start(walk, live, False, incoming)
+        steps = (live + (self.pages_per_step - 1)) // self.pages_per_step
+        for step in cutlass.range(steps, unroll=1):
+            self.pages.take(walk, live, step, False, incoming, taken)
+            numbers = walk.step(step, self.pages_per_step)
+            self.attend_step(query, taken, numbers, visible, rows.scale_log2, state, False)
+        self.softmax.finish(state)
+
+        merged = self.warp_merge.merge(shared + self.warp_partials, state)
+        self.push.meet()
+        self.push.send(rank_partials, arrived, rank, merged, ROWS)
+        owned_rows = self.owned_rows(rank, warp, ROWS)
+        gates = [self.load_gate(rows, first_row + row) for _, row in owned_rows]
+        for i, (owned, row) in enumerate(owned_rows):
+            if owned < self.push.rows_per_rank(ROWS):
+                self.push.wait(arrived)
+                _, l, o = self.cluster_merge.merge(rank_partials, owned)
+                self.finish(rows, first_row + row, l, o, gates[i])
 
 
 # ============================================================================================================
@@ -2653,15 +2740,15 @@ VARIANTS = (
             page_size=16,
             cluster=16,
             warps=4,
-            pages_per_step=1,
-            short_rounds=4,
             ring_pages_per_step=4,
             resident_ctas=3,
-            warp_partials=0,  # 17,408 B of warp_merge
             rank_partials=32768,  # 17,408 B of push
             arrived=50176,  # 8 B of push
             page_ring=0,  # 32,768 B of ring
             shared_bytes=50184,
+            pages_per_step=1,
+            short_rounds=4,
+            warp_partials=0,  # 17,408 B of warp_merge
             pages=RegisterPrefetch(head_dim=64, page_size=16, pages_per_step=1),
             ring=CpAsyncRing(head_dim=64, page_size=16, ring_pages_per_step=4, warps=4, depth=8),
             scores=MmaScores(head_dim=64, page_size=16),
@@ -2670,6 +2757,34 @@ VARIANTS = (
             warp_merge=SharedWarpMerge(head_dim=64, warps=4),
             push=DsmemPush(head_dim=64, cluster=16, exchange_rows=64),
             cluster_merge=RankOrderMerge(head_dim=64, cluster=16),
+            grid_merge=WorkspaceMerge(head_dim=64),
+            epilogue=NormGateEpilogue(head_dim=64),
+        ),
+        max_seq_len=1048576,
+        windows=True,
+    ),
+    Variant(
+        name="batch",
+        kernel=StreamKernel(
+            name="attn2_batch",
+            head_dim=64,
+            heads_per_kv=8,
+            tokens=8,
+            page_size=16,
+            cluster=2,
+            warps=4,
+            ring_pages_per_step=4,
+            resident_ctas=3,
+            rank_partials=32768,  # 17,408 B of push
+            arrived=50176,  # 8 B of push
+            page_ring=0,  # 32,768 B of ring
+            shared_bytes=50184,
+            ring=CpAsyncRing(head_dim=64, page_size=16, ring_pages_per_step=4, warps=4, depth=8),
+            scores=MmaScores(head_dim=64, page_size=16),
+            softmax=OnlineSoftmax(page_size=16),
+            values=MmaValues(head_dim=64, page_size=16),
+            push=DsmemPush(head_dim=64, cluster=2, exchange_rows=64),
+            cluster_merge=RankOrderMerge(head_dim=64, cluster=2),
             grid_merge=WorkspaceMerge(head_dim=64),
             epilogue=NormGateEpilogue(head_dim=64),
         ),

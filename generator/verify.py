@@ -45,6 +45,9 @@ DEFAULT_LONGEST = 2048
 NUM_SPLITS = 2
 """Clusters that share a long request, of variants that split a request."""
 
+STEPS = 2
+"""Steps that each of a request's CTAs has at least, of the longest problem of such a variant."""
+
 _ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -92,12 +95,17 @@ def cases(variant: VariantPlan) -> list[Case]:
     """A batch of unlike short requests with padding, a request around the middle, and one of the longest.
 
     The last has a flat softmax, so that each of its keys counts. Of a variant that splits requests the
-    longest tried is just long enough for that; the one around the middle has a window if any is served.
+    longest tried is just long enough for that, and for some steps of each CTA; the one around the middle has
+    a window if any is served.
     """
     bound = longest = variant.max_seq_len or DEFAULT_LONGEST
-    if "short_rounds" in variant.facts:
-        pages = variant.facts["short_rounds"] * variant.facts["cluster"] * variant.facts["warps"]
-        longest = min(bound, pages * variant.facts["page_size"] + 137)
+    if "ring_pages_per_step" in variant.facts:
+        facts = {"short_rounds": 0} | dict(variant.facts)
+        pages = max(
+            facts["short_rounds"] * facts["cluster"] * facts["warps"],
+            STEPS * facts["ring_pages_per_step"] * facts["cluster"] * NUM_SPLITS,
+        )
+        longest = min(bound, pages * facts["page_size"] + 137)
         bound = min(bound, 2 * longest)
     short = tuple(min(length, longest) for length in (40, 0, 8, 129, 5))
     window = 100 if variant.windows else None

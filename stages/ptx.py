@@ -476,10 +476,17 @@ def element_address(base: Int64, index: Int32, stride: Int32, *, loc=None, ip=No
 @dsl_user_op
 def block_index_again(*, loc=None, ip=None) -> tuple[Int32, Int32, Int32]:
     """(x, y, z) of the block, read where this stands: the compiler keeps no earlier value in registers."""
-    names = ("%ctaid.x", "%ctaid.y", "%ctaid.z")
-    return tuple(
-        Int32(_asm(T.i32(), (), f"mov.u32 $0, {name};", "=r", ordered=True, loc=loc, ip=ip)) for name in names
-    )
+    return tuple(_special(f"ctaid.{axis}", loc, ip) for axis in "xyz")
+
+
+@dsl_user_op
+def thread_index_again(*, loc=None, ip=None) -> Int32:
+    """x of the thread, read where this stands, as `block_index_again` does."""
+    return _special("tid.x", loc, ip)
+
+
+def _special(name, loc, ip):
+    return Int32(_asm(T.i32(), (), f"mov.u32 $0, %{name};", "=r", ordered=True, loc=loc, ip=ip))
 
 
 # ---- programmatic dependent launch ---------------------------------------------------------------

@@ -157,17 +157,14 @@ class ClusterMerge(Protocol):
 class GridMerge(Protocol):
     """The clusters' partials of a row become one."""
 
-    def deposit(
-        self,
-        row: Int64,
-        counter: Int64,
-        cluster: Int32,
-        clusters: Int32,
-        m: Float32,
-        l: Float32,
-        o: list[Float32],
-    ) -> Boolean:
-        """Leave a cluster's partial of a row; whether it was the last."""
+    def leave(self, row: Int64, cluster: Int32, m: Float32, l: Float32, o: list[Float32]) -> None:
+        """Leave a cluster's partial of a row."""
+
+    def arrive(self, counters: Int64, rows: int, clusters: Int32) -> Int32:
+        """Count the warp's arrival at all of its rows."""
+
+    def last(self, before: Int32, row: Int32, clusters: Int32) -> Boolean:
+        """Whether it was the last at one of them, by what `arrive` said."""
 
     def collect(self, row: Int64, clusters: Int32) -> tuple[Float32, list[Float32]]:
         """(l, the lane's dims of o) over all keys."""

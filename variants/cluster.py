@@ -33,10 +33,11 @@ from variants.kernel import SHARED_ALIGN, AttentionKernel
 class ClusterKernel(AttentionKernel):
     """One compiled form of the cluster kernel.
 
-    steps: steps that a warp needs at most. The offsets are bytes from the start of a CTA's dynamic shared
-    memory, shared_bytes its size.
+    pages_per_step: pages that a warp attends at once. steps: steps that a warp needs at most. The offsets are
+    bytes from the start of a CTA's dynamic shared memory, shared_bytes its size.
     """
 
+    pages_per_step: int
     steps: int
     warp_partials: int
     rank_partials: int
@@ -148,7 +149,7 @@ class ClusterKernel(AttentionKernel):
         )
         incoming = self.pages.begin(walk)
         query = self.load_query(q, q_stride, request, kv_head, row_group, scale_log2)
-        owned_rows = self.owned_rows(rank, ROWS)
+        owned_rows = self.owned_rows(rank, warp, ROWS)
         gates = [
             self.epilogue.load_gate(self.row(gate, gate_stride, request, kv_head, first_row + row))
             for _, row in owned_rows

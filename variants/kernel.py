@@ -30,8 +30,8 @@ BF16_SIGNS = -0x7FFF8000
 class AttentionKernel:
     """One compiled form of a kernel; every field is known at compile time.
 
-    pages_per_step: pages that a warp attends at once. pdl: launched with programmatic dependent launch. The
-    other fields: the problem, the launch and the stages.
+    pdl: launched with programmatic dependent launch. The other fields: the problem, the launch and the
+    stages.
     """
 
     name: str
@@ -41,7 +41,6 @@ class AttentionKernel:
     page_size: int
     cluster: int
     warps: int
-    pages_per_step: int
     scores: Any
     softmax: Any
     values: Any
@@ -142,11 +141,12 @@ class AttentionKernel:
         keys = [page * self.page_size for page in page_numbers]
         return functools.reduce(operator.and_, [both.sees_all(key, run * self.page_size) for key in keys])
 
-    def owned_rows(self, rank, rows: int) -> list[tuple[Int32, Int32]]:
-        """The rows of an exchange that a warp finishes: (number among the rank's, row of the exchange).
+    def owned_rows(self, rank, warp, rows: int) -> list[tuple[Int32, Int32]]:
+        """The rows of an exchange that a warp of this rank finishes, in order: (number among the rank's, row).
 
         Warps in excess get numbers past the rank's last, and its last row, which they may read.
         """
         owned = self.push.rows_per_rank(rows)
-        numbers = [cute.arch.warp_idx() + first for first in range(0, owned, self.warps)]
+        each = -(-owned // self.warps)
+        numbers = [warp * each + i for i in range(each)]
         return [(n, rank * owned + select(n < owned, n, Int32(owned - 1))) for n in numbers]

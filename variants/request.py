@@ -1,4 +1,4 @@
-"""Where the rows and the pages of one request and KV head are.
+"""Where the rows and the pages of one request and KV head are, and where its clusters meet.
 
 Contract
     Plain numbers, alike in all threads of a CTA; nothing here touches memory.
@@ -46,6 +46,15 @@ class Pages:
     def walk(self, first: Int32, stride: int) -> PageWalk:
         """A walk from page `first` of the request."""
         return PageWalk(self.table, self.columns, self.cache, self.page_stride, first, stride)
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """Where the clusters of a launch meet: global addresses, and how many share a request."""
+
+    workspace: Int64
+    counters: Int64
+    clusters: Int32
 
 
 @dataclass(frozen=True)

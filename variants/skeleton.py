@@ -18,6 +18,7 @@ from stages.contract import MAX_CLUSTER_SIZE
 from stages.fragments import ROWS
 from variants.cluster import ClusterKernel
 from variants.split import SplitKernel
+from variants.stream import StreamKernel
 
 Facts = Mapping[str, Any]
 
@@ -100,6 +101,21 @@ def _few_steps(facts: Facts) -> str | None:
     ).format_map({**facts, "steps": steps, "most": MAX_UNROLLED_STEPS, "longest": longest})
 
 
+CLUSTER = LaunchField(
+    "cluster",
+    tuple(range(1, MAX_CLUSTER_SIZE + 1)),
+    "CTAs of a cluster",
+    limit=f"a cluster has at most {MAX_CLUSTER_SIZE} CTAs",
+)
+
+STREAM_LAUNCH = (
+    CLUSTER,
+    LaunchField("warps", (4,), "warps of a CTA, one for each row group"),
+    LaunchField("ring_pages_per_step", (1, 2, 4, 8), "pages of a long request that a CTA attends at once", 4),
+    LaunchField("resident_ctas", (1, 2, 3, 4, 5, 6, 7, 8), "CTAs that fit on a multiprocessor at once", 3),
+)
+"""Of the kernels that spread a request over clusters."""
+
 SKELETONS: Mapping[str, Skeleton] = {
     skeleton.name: skeleton
     for skeleton in (
@@ -118,12 +134,7 @@ SKELETONS: Mapping[str, Skeleton] = {
                 "epilogue",
             ),
             launch=(
-                LaunchField(
-                    "cluster",
-                    tuple(range(1, MAX_CLUSTER_SIZE + 1)),
-                    "CTAs of a cluster",
-                    limit=f"a cluster has at most {MAX_CLUSTER_SIZE} CTAs",
-                ),
+                CLUSTER,
                 LaunchField("warps", (1, 2, 4, 8), "warps of a CTA"),
                 LaunchField("pages_per_step", (1, 2), "pages that a warp attends at once", 1),
             ),
@@ -137,7 +148,7 @@ SKELETONS: Mapping[str, Skeleton] = {
         Skeleton(
             name="split",
             kernel=SplitKernel,
-            summary="long contexts and windows: a request's pages spread over several clusters",
+            summary="long contexts and windows: a long request's pages spread over several clusters",
             slots=(
                 "pages",
                 "ring",
@@ -151,24 +162,9 @@ SKELETONS: Mapping[str, Skeleton] = {
                 "epilogue",
             ),
             launch=(
-                LaunchField(
-                    "cluster",
-                    tuple(range(1, MAX_CLUSTER_SIZE + 1)),
-                    "CTAs of a cluster",
-                    limit=f"a cluster has at most {MAX_CLUSTER_SIZE} CTAs",
-                ),
-                LaunchField("warps", (4,), "warps of a CTA, one for each row group"),
+                *STREAM_LAUNCH,
                 LaunchField(
                     "pages_per_step", (1, 2), "pages of a short request that a warp attends at once", 1
-                ),
-                LaunchField(
-                    "ring_pages_per_step",
-                    (1, 2, 4, 8),
-                    "pages of a long request that a CTA attends at once",
-                    4,
-                ),
-                LaunchField(
-                    "resident_ctas", (1, 2, 3, 4, 5, 6, 7, 8), "CTAs that fit on a multiprocessor at once", 3
                 ),
                 LaunchField(
                     "short_rounds",
@@ -183,6 +179,26 @@ SKELETONS: Mapping[str, Skeleton] = {
             facts={"exchange_rows": 64},
             # The first is the short path's, the second the long path's.
             overlays=(("warp_partials", "page_ring"),),
+        ),
+        Skeleton(
+            name="stream",
+            kernel=StreamKernel,
+            summary="many requests: every request's pages spread over clusters, each read once",
+            slots=(
+                "ring",
+                "scores",
+                "softmax",
+                "values",
+                "push",
+                "cluster_merge",
+                "grid_merge",
+                "epilogue",
+            ),
+            launch=STREAM_LAUNCH,
+            windows=True,
+            bounded=True,
+            requires={"tokens": (8,), "heads_per_kv": (8,)},
+            facts={"exchange_rows": 64},
         ),
     )
 }

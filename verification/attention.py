@@ -119,10 +119,15 @@ class SplitPartition(Partition):
 
 def partition_of(kernel: Any, num_splits: int = 1) -> Partition:
     """The partition of a kernel (`variants`), with this many clusters for a long request."""
-    launch = kernel.cluster, kernel.warps, kernel.pages_per_step
+    cluster, warps = kernel.cluster, kernel.warps
     if not kernel.splits:
-        return Partition(*launch)
-    return SplitPartition(*launch, kernel.short_rounds, kernel.ring_pages_per_step, num_splits)
+        return Partition(cluster, warps, kernel.pages_per_step)
+    # A kernel without short requests has no steps of its own for them.
+    pages_per_step = kernel.pages_per_step if kernel.short_pages else 1
+    short_rounds = kernel.short_pages // (cluster * warps)
+    return SplitPartition(
+        cluster, warps, pages_per_step, short_rounds, kernel.ring_pages_per_step, num_splits
+    )
 
 
 def round_bf16(x: Tensor) -> Tensor:

@@ -79,15 +79,16 @@ def load(instruction: Instruction) -> Operation:
 
 
 def _parameter(instruction: Instruction, target: Operand, address: Address) -> Operation:
-    if not isinstance(address.base, Symbol) or address.offset:
-        instruction.refuse("a parameter at an offset")
-    name, width = address.base.name, SIZES[instruction.type]
+    """A kernel's argument, or a part of one: compilers read only the half of a number that is used."""
+    if not isinstance(address.base, Symbol):
+        instruction.refuse("a parameter by address")
+    name, width, offset = address.base.name, SIZES[instruction.type], address.offset
 
     def run(group: Group) -> Any:
         value = group.machine.parameters[name]
-        if value.dtype.itemsize != width:
-            instruction.refuse(f"{width} bytes of a parameter of {value.dtype.itemsize}")
-        return np.full(group.size, value)
+        if offset % width or not 0 <= offset <= value.dtype.itemsize - width:
+            instruction.refuse(f"{width} bytes at {offset} of a parameter of {value.dtype.itemsize}")
+        return np.full(group.size, np.frombuffer(value.tobytes(), f"<u{width}", 1, offset))
 
     return Operation(run=run, outputs=((target, f"b{8 * width}"),))
 

@@ -1,16 +1,18 @@
 """Grid merge: the clusters that share a request merge their partials of a row through global memory.
 
 Contract
-    A row of the workspace is one record (`stages.partial`) a cluster, [clusters]; beside it stands a counter,
-    zero before the launch. The warp that owns a row in its cluster leaves its record and counts its arrival;
-    the warp that finds that it was the last merges all records in cluster order, whoever it is, so that the
-    bits do not depend on the order of arrival, and puts the counter back to zero.
+    A row of the workspace is one record (`stages.partial`) a cluster, [clusters]; for each row there is a
+    counter, zero before the launch. The warp that owns rows in its cluster leaves its record of each and then
+    counts its arrival at all of them, a lane a row, in one trip to memory. Where it was the last, it merges
+    the row's records in cluster order, whoever it is, so that the bits do not depend on the order of arrival.
+    The counter is back at zero then.
 
-    The counting atomic releases the warp's record and, for the last, acquires all others (device scope). The
-    lanes of the warp are ordered with the one that counts by warp barriers on both sides.
+    The counting atomic releases the warp's records and, for the last, acquires all others (device scope). The
+    lanes of the warp are ordered with those that count by warp barriers on both sides.
 
-    Called by whole warps. `collect` only by the warp whose `deposit` said that it was the last. Two launches
-    that run at the same time need workspaces and counters of their own.
+    Called by whole warps: `leave` for each of the warp's rows, `arrive` once, then `collect` for the rows of
+    which `last` says that the warp was the last. Two launches that run at the same time need workspaces and
+    counters of their own.
 
     Records may hold anything before the launch, counters must hold zero.
 """
@@ -48,19 +50,10 @@ class WorkspaceMerge:
     head_dim: int
 
     @cute.jit
-    def deposit(
-        self,
-        row: Int64,
-        counter: Int64,
-        cluster: Int32,
-        clusters: Int32,
-        m: Float32,
-        l: Float32,
-        o: list[Float32],
-    ):
-        """Leave cluster `cluster`'s partial of the row; True for the last of `clusters`.
+    def leave(self, row: Int64, cluster: Int32, m: Float32, l: Float32, o: list[Float32]):
+        """Leave cluster `cluster`'s partial of a row.
 
-        row, counter: global addresses of the row's records and of its counter. o: the lane's two dims.
+        row: global address of the row's records. o: the lane's two dims.
         """
         record = PartialRecord(self.head_dim)
         lane = cute.arch.lane_idx()
@@ -68,15 +61,28 @@ class WorkspaceMerge:
         store_global_f32x2(mine + Int64(8 * lane), o)
         if lane == 0:
             store_global_f32x2(mine + record.stats, (m, l))
-        warp_sync()
+
+    @cute.jit
+    def arrive(self, counters: Int64, rows: cutlass.Constexpr[int], clusters: Int32):
+        """Count the arrival at the warp's rows, `rows` of them, at most a lane each; what `last` asks for.
+
+        counters: global address of the first row's counter; the others follow.
+        """
+        lane = cute.arch.lane_idx()
+        counter = counters + Int64(4 * lane)
         before = registers(Int32, 1)
         before[0] = Int32(0)
-        if lane == 0:
+        warp_sync()
+        if lane < rows:
             before[0] = count_arrival(counter)
             if before[0] == clusters - 1:
                 store_global_i32(counter, Int32(0))
         warp_sync()
-        return shuffle_index(before[0], Int32(0)) == clusters - 1
+        return before[0]
+
+    def last(self, before: Int32, row: Int32, clusters: Int32):
+        """Whether the warp was the last of `clusters` at its row `row`, by what `arrive` said."""
+        return shuffle_index(before, row) == clusters - 1
 
     @cute.jit
     def collect(self, row: Int64, clusters: Int32):

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import emulator
-from emulator.interface import LaunchError, MemoryFault
+from emulator.interface import LaunchError, MemoryFault, Unsupported
 from tests.emulator.written import apply, kernel, launch, load, store
 
 LANES = np.arange(32, dtype=np.uint32)
@@ -194,6 +194,24 @@ def test_scalars():
     """
     launch(body, out, -2, 1.5, -3, threads=1, parameters=".u64 .u32 .f32 .u64")
     assert out.tolist() == [0xFFFFFFFE, 0x3FC00000, 0xFFFFFFFFFFFFFFFD, 0]
+
+
+def test_parts_of_scalars():
+    """A register may take a part of an argument, little-endian, as compilers have it do."""
+    out = np.zeros(4, np.uint32)
+    body = """
+    ld.param.u64 %rd1, [a0]; ld.param.b32 %r1, [a1]; ld.param.b32 %r2, [a1+4]; ld.param.b16 %rs1, [a1+2];
+    cvt.u32.u16 %r3, %rs1; st.global.b32 [%rd1], %r1; st.global.b32 [%rd1+4], %r2;
+    st.global.b32 [%rd1+8], %r3; ret;
+    """
+    launch(body, out, 0x0123456789ABCDEF, threads=1, parameters=".u64 .u64")
+    assert out.tolist() == [0x89ABCDEF, 0x01234567, 0x89AB, 0]
+
+
+@pytest.mark.parametrize("at", ["[a1+8]", "[a1+2]", "[a1+-4]"])
+def test_parts_that_no_scalar_has(at):
+    with pytest.raises(Unsupported, match=r"4 bytes at -?\d of a parameter of 8"):
+        launch(f"ld.param.b32 %r1, {at}; ret;", 0, 1, threads=1, parameters=".u64 .u64")
 
 
 @pytest.mark.parametrize(

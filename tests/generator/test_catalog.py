@@ -143,7 +143,7 @@ def test_requirement_of_nothing(catalog):
 
 def test_methods_behind_jit_are_seen_through(catalog):
     """`cute.jit` wraps a method; the parameters are those of the method behind it."""
-    assert catalog.by_slot["grid_merge"]["workspace"].contract.stage.deposit.__wrapped__
+    assert catalog.by_slot["grid_merge"]["workspace"].contract.stage.leave.__wrapped__
 
 
 @pytest.mark.parametrize(

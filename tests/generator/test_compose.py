@@ -47,7 +47,7 @@ SLOTS = "pages, scores, softmax, values, warp_merge, push, cluster_merge, epilog
         ),
         (
             ("skeleton: cluster", "skeleton: clusters"),
-            f"6:19: {VARIANT}.skeleton: unknown skeleton 'clusters'; allowed: cluster, split; did you mean "
+            f"6:19: {VARIANT}.skeleton: unknown skeleton 'clusters'; allowed: cluster, split, stream; did you mean "
             f"'cluster'?",
         ),
         (

@@ -44,7 +44,7 @@ def test_every_odd_piece_is_sound_or_refused(tally, pieces):
 def test_sound_mutants_are_generated_and_compile(catalog, tmp_path):
     """What is rendered is Python, and a kernel compiles; what comes later and is refused leaves it alone."""
     tally = Tally(catalog, tmp_path, renders=1)
-    for number in range(12):
+    for number in range(16):
         tally.examine(mutant(TEXT, Random(f"0:{number}")))
     assert tally.texts and tally.refused and compile_some(tally, 1, Random(0)) == 1
 

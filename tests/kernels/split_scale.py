@@ -18,13 +18,13 @@ NAN, INF = math.nan, math.inf
 LONGEST = 1048576
 """What the split variants serve."""
 
-UNITS = {"split": 1024, "split_plain": 1024, "split_small": 1024, "split_tiny": 128}
+UNITS = {"split": 1024, "batch": 128, "split_plain": 1024, "split_small": 1024, "split_tiny": 128}
 """Keys of a page for each warp of a cluster, by variant: bounds of rounds, shares and rings are multiples."""
 
-SHORT = {"split": 4096, "split_plain": 4096, "split_small": 1024, "split_tiny": 128}
-"""The longest request that is attended by one cluster, by variant, where there is no window."""
+SHORT = {"split": 4096, "batch": 0, "split_plain": 4096, "split_small": 1024, "split_tiny": 128}
+"""The longest request that is attended by one cluster, by variant, where there is no window; 0 for none."""
 
-RING = {"split": 8, "split_plain": 8, "split_small": 8, "split_tiny": 4}
+RING = {"split": 8, "batch": 8, "split_plain": 8, "split_small": 8, "split_tiny": 4}
 """Pages that the ring of a CTA holds, by variant."""
 
 GUARD = 256
@@ -75,7 +75,7 @@ class Scale:
 
 WINDOWS = (1, 2, 7, 8, 9, 15, 16, 17, 31, 127, 128, 129)
 WIDE_WINDOWS = (1024, 2047, 2048, 2049, 8192)
-WIDEST_SHORT = {name: keys - 22 for name, keys in SHORT.items()}
+WIDEST_SHORT = {name: keys - 22 for name, keys in SHORT.items() if keys}
 """The widest window with which every request is attended by one cluster, by variant."""
 
 NO_WINDOW = 2000000
@@ -103,8 +103,9 @@ def _gpu_windows(name: str) -> Iterable[tuple[str, int, Sequence[int]]]:
         yield name, window, (*around(window), *range(window + 32, window + 48), *range(16384, 16400))
         if name == "split":
             yield name, window, range(131072, 131088)
-    for window in (WIDEST_SHORT[name], WIDEST_SHORT[name] + 1):
-        yield name, window, range(window + 32, window + 48)
+    if name in WIDEST_SHORT:
+        for window in (WIDEST_SHORT[name], WIDEST_SHORT[name] + 1):
+            yield name, window, range(window + 32, window + 48)
     yield name, NO_WINDOW, (0, 8, 9, *around(SHORT[name]), 20000, 131072)
 
 
@@ -120,13 +121,14 @@ ON_GPU = Scale(
     splits=MANY,
     lengths=tuple(case for name in UNITS for case in _gpu_lengths(name)),
     shares=tuple(case for name in UNITS for case in _gpu_shares(name)),
-    mixed={name: _gpu_mixed(SHORT[name], 131072) for name in UNITS},
+    mixed={name: _gpu_mixed(SHORT[name] or UNITS[name], 131072) for name in UNITS},
     batches=(
         *((name, 2, num_splits) for name in UNITS for num_splits in MANY),
         *((name, kv_heads, 3) for name in UNITS for kv_heads in (1, 4, 16)),
     ),
     long=(
         ("split", around(32768, 131072, LONGEST)),
+        ("batch", around(32768, 131072, LONGEST, off=EDGES)),
         ("split_plain", _PLAIN_LONG),
         ("split_small", (32769, 131071)),
         ("split_tiny", (32769,)),
@@ -149,7 +151,7 @@ def _simulated_windows(window: int) -> tuple[str, int, Sequence[int]]:
 
 
 ON_EMULATOR = Scale(
-    variants=("split_small", "split_tiny"),
+    variants=("split_small", "batch", "split_tiny"),
     batch=24,
     splits=(1, 2, 3),
     lengths=(
@@ -158,32 +160,35 @@ ON_EMULATOR = Scale(
         ("split_small", (1023, 1024, 1025, 1032)),
         ("split_plain", (4097,)),
         ("split", (4096, 4105)),
+        ("batch", (8, 9, 40, 129, 264, 700)),
     ),
     shares=(
         ("split_tiny", 1, around(512, off=(0, 1, 9))),
         ("split_tiny", 2, around(256, 1024, off=(0, 9))),
         ("split_tiny", 3, around(384, off=(-1, 0, 1))),
         ("split_small", 3, (3073,)),
+        ("batch", 5, (639, 640, 649)),
     ),
-    mixed={"split_small": (1033, 0, 9), "split_tiny": (700, 0, 9, 129, 128)},
-    batches=(("split_tiny", 1, 3), ("split_tiny", 2, 2), ("split_small", 2, 1)),
-    long=(("split_small", (8193,)), ("split_tiny", (4097,))),
+    mixed={"split_small": (1033, 0, 9), "batch": (700, 0, 9, 129), "split_tiny": (700, 0, 9, 129, 128)},
+    batches=(("split_tiny", 1, 3), ("split_tiny", 2, 2), ("split_small", 2, 1), ("batch", 2, 3)),
+    long=(("split_small", (8193,)), ("batch", (4097,)), ("split_tiny", (4097,))),
     windowed=(
         *(_simulated_windows(window) for window in WINDOWS),
         *(("split_tiny", window, range(138, 154)) for window in (106, 107)),
         ("split_tiny", NO_WINDOW, (130, 40, 0)),
         ("split_small", 1024, (1035, 1054)),
         ("split", 2048, (9007,)),
+        *(("batch", window, (window + 33, window + 40, 9)) for window in (1, 17, 129)),
         ("split", 4200, (4301,)),
     ),
     window_splits=(1,),
     scales=(0.125,),
-    memory={"split_small": (1027,), "split_tiny": (13, 201, 0)},
+    memory={"split_small": (1027,), "batch": (201, 0), "split_tiny": (13, 201, 0)},
     poisons=((NAN, 0.0), (0.0, NAN), (-INF, INF)),
-    poisoned={"split_small": 1, "split_tiny": 3},
-    repeats=(("split_small", False, 2), ("split_tiny", False, 5)),
+    poisoned={"split_small": 1, "batch": 2, "split_tiny": 3},
+    repeats=(("split_small", False, 2), ("batch", False, 3), ("split_tiny", False, 5)),
     orders=((0,), (2, 1, 0), (0, 2, 2, 1, 0)),
-    far={"split_small": (1030,), "split_tiny": (140, 20)},
+    far={"split_small": (1030,), "batch": (140, 20), "split_tiny": (140, 20)},
 )
 
 SCALE = ON_GPU if GPU else ON_EMULATOR

@@ -18,7 +18,13 @@ from verification.attention import Partition, partition_of
 from verification.problems import Problem
 from verification.runner import run_emulated
 
-EPILOGUES = {"split": "norm_gate", "split_plain": "plain", "split_small": "norm_gate", "split_tiny": "plain"}
+EPILOGUES = {
+    "split": "norm_gate",
+    "batch": "norm_gate",
+    "split_plain": "plain",
+    "split_small": "norm_gate",
+    "split_tiny": "plain",
+}
 """The variants under test, and how each finishes its rows; those of single tests store attention itself."""
 
 UNTOUCHED = 0xFF
@@ -148,6 +154,7 @@ class SplitSubject:
 
 @pytest.fixture
 def splits(split_module, device) -> Mapping[str, SplitSubject]:
-    """The variants by their names; `split` is the checked-in one."""
-    modules = {name: checked_in if name == "split" else split_module for name in EPILOGUES}
+    """The variants by their names; those that are shipped from the checked-in module."""
+    shipped = {variant.name for variant in checked_in.VARIANTS}
+    modules = {name: checked_in if name in shipped else split_module for name in EPILOGUES}
     return {name: SplitSubject(module, name, device) for name, module in modules.items()}

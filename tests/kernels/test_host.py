@@ -155,7 +155,7 @@ NUMBER_CASES = [
     Case("num_splits", 129, "129", "1..128"),
     Case("pdl", 1, "1", "True or False"),
     Case("pdl", None, "None", "True or False"),
-    Case("variant", "clutser", "'clutser'", "cluster, split, cluster8, cluster_plain"),
+    Case("variant", "clutser", "'clutser'", "cluster, split, batch, cluster8, cluster_plain"),
     Case("variant", 0, "0", "cluster, split"),
     Case("variant", ["cluster"], "['cluster']", "cluster, split"),
 ]

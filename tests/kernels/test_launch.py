@@ -163,7 +163,7 @@ def test_a_device_too_small_for_a_cluster_is_refused(driver, variant, workshop_m
     for part in (
         *("cuda:0 (NVIDIA H200 MIG 1g.18gb)", f"cluster of {variant.kernel.cluster} CTAs"),
         *(f"{variant.kernel.shared_bytes} bytes of shared memory", variant.kernel.name),
-        *("variant cluster8, or another device",),
+        *("variant batch, cluster8, or another device",),
     ):
         assert part in str(caught.value)
     assert not driver.contexts and not driver.launches

@@ -48,7 +48,7 @@ def compiled(workshop_module, monkeypatch) -> list:
         Case("window", 0, "0", "integer >= 1"),
         Case("num_splits", 0, "0", "1..128"),
         Case("pdl", "no", "'no'", "True or False"),
-        Case("variant", "spilt", "'spilt'", "cluster, split, cluster8, cluster_plain"),
+        Case("variant", "spilt", "'spilt'", "cluster, split, batch, cluster8, cluster_plain"),
     ],
     ids=str,
 )

@@ -22,8 +22,14 @@ from tests.micro import load_f32, store_f32
 HEAD_DIM = layouts.HEAD_DIM
 RECORD = PartialRecord(HEAD_DIM)
 WORDS = RECORD.bytes // 4
-ROWS = 4
-"""Rows, each a warp's of every CTA."""
+ROWS_PER_WARP = 3
+"""Rows that a warp owns."""
+
+WARPS = 2
+"""Of a CTA."""
+
+ROWS = WARPS * ROWS_PER_WARP
+"""Rows of every CTA, in order by warp."""
 
 CLUSTERS = (1, 3, 4, 5, 12, 13, 25)
 """One; around the few and the many records that are read at once; more than two reads of many."""
@@ -34,7 +40,7 @@ SPARE = 12
 
 @dataclass(frozen=True)
 class MergingClusters(MicroKernel):
-    """partials [cluster, row, o | m | l] -> merged [row, (l, o, o), lane], one CTA a cluster, one warp a row.
+    """partials [cluster, row, o | m | l] -> merged [row, (l, o, o), lane], one CTA a cluster.
 
     told: [row, lane] of a fourth part say which cluster has merged.
     """
@@ -53,7 +59,7 @@ class MergingClusters(MicroKernel):
     @property
     def where(self) -> Launch:
         """A CTA a cluster: what else is in a cluster has no part in this."""
-        return Launch(grid=(self.clusters, 1, 1), block=(32 * ROWS, 1, 1))
+        return Launch(grid=(self.clusters, 1, 1), block=(32 * WARPS, 1, 1))
 
     @cute.jit
     def __call__(
@@ -70,23 +76,26 @@ class MergingClusters(MicroKernel):
 
     @cute.kernel
     def kernel(self, partials: Int64, workspace: Int64, counters: Int64, merged: Int64):
-        lane, row = cute.arch.lane_idx(), cute.arch.warp_idx()
+        lane, first = cute.arch.lane_idx(), cute.arch.warp_idx() * ROWS_PER_WARP
         cluster, _, _ = cute.arch.block_idx()
         clusters, _, _ = cute.arch.grid_dim()
         stage = WorkspaceMerge(HEAD_DIM)
-        mine = partials + Int64(4 * (HEAD_DIM + 2) * (cluster * ROWS + row))
-        o = [load_f32(mine + Int64(8 * lane + 4 * d)) for d in range(2)]
-        m, l = load_f32(mine + 4 * HEAD_DIM), load_f32(mine + 4 * HEAD_DIM + 4)
-        records = workspace + Int64(row * (clusters + SPARE)) * RECORD.bytes
-        last_here = stage.deposit(records, counters + Int64(4 * row), cluster, clusters, m, l, o)
-        if last_here:
-            total, total_o = stage.collect(records, clusters)
-            at = merged + Int64(4 * (32 * self.parts * row + lane))
-            store_f32(at, total)
-            store_f32(at + 128, total_o[0])
-            store_f32(at + 256, total_o[1])
-            if cutlass.const_expr(self.told):
-                store_global_i32(at + 384, Int32(cluster))
+        a_row = Int64(clusters + SPARE) * RECORD.bytes
+        for i in cutlass.range(ROWS_PER_WARP, unroll=1):
+            mine = partials + Int64(4 * (HEAD_DIM + 2) * (cluster * ROWS + first + i))
+            o = [load_f32(mine + Int64(8 * lane + 4 * d)) for d in range(2)]
+            m, l = load_f32(mine + 4 * HEAD_DIM), load_f32(mine + 4 * HEAD_DIM + 4)
+            stage.leave(workspace + Int64(first + i) * a_row, cluster, m, l, o)
+        before = stage.arrive(counters + Int64(4 * first), ROWS_PER_WARP, clusters)
+        for i in cutlass.range(ROWS_PER_WARP, unroll=1):
+            if stage.last(before, i, clusters):
+                total, total_o = stage.collect(workspace + Int64(first + i) * a_row, clusters)
+                at = merged + Int64(4 * (32 * self.parts * (first + i) + lane))
+                store_f32(at, total)
+                store_f32(at + 128, total_o[0])
+                store_f32(at + 256, total_o[1])
+                if cutlass.const_expr(self.told):
+                    store_global_i32(at + 384, Int32(cluster))
 
 
 def random_partials(seed: int, clusters: int):
