@@ -69,8 +69,7 @@ class Ours(Contender):
     key, name = "ours", "ours"
 
     def __init__(self, variant: str | None = None, pdl: bool = False, num_splits: int | None = None):
-        self.options: dict[str, Any] = {"pdl": pdl} | ({"variant": variant} if variant else {})
-        self.num_splits = num_splits
+        self.variant, self.num_splits, self.pdl = variant, num_splits, pdl
         self.module, self.reason = import_first(OUR_MODULES)
 
     def available(self) -> Availability:
@@ -78,33 +77,33 @@ class Ours(Contender):
         return Availability(self.module is not None, self.reason)
 
     def prepare(self, problem: Problem) -> None:
-        """Compile and load the kernel of the deployment."""
+        """Compile and load the kernel that an engine chooses which mostly serves this many requests."""
         self.start(problem)
+        kv_heads = problem.shape.kv_heads
         deployment = {"max_seq_len": problem.max_seq_len, "window": problem.shape.window}
-        self.module.prepare(kv_heads=problem.shape.kv_heads, **deployment, **self.options)
-        named = {name: value for name, value in self.options.items() if name == "variant"}
-        # As an engine chooses that mostly serves this many requests at a time.
-        num_splits = self.num_splits or self.module.default_splits(
-            problem.shape.kv_heads,
-            **deployment,
-            **named,
-            multiprocessors=torch.cuda.get_device_properties(problem.device).multi_processor_count,
-            requests=problem.shape.requests,
-        )
+        load = {
+            "multiprocessors": torch.cuda.get_device_properties(problem.device).multi_processor_count,
+            "requests": problem.shape.requests,
+        }
+        variant = self.variant or self.module.default_variant(kv_heads, **deployment, **load)
+        deployment["variant"] = variant
+        num_splits = self.num_splits or self.module.default_splits(kv_heads, **deployment, **load)
+        self.module.prepare(kv_heads=kv_heads, **deployment, pdl=self.pdl)
         workspace, counters = self.module.allocate_scratch(
             problem.shape.requests,
-            kv_heads=problem.shape.kv_heads,
+            kv_heads=kv_heads,
             num_splits=num_splits,
             device=problem.device,
             **deployment,
-            **named,
         )
-        self.launch = deployment | {
-            "workspace": workspace,
-            "counters": counters,
+        scratch = {"workspace": workspace, "counters": counters, "num_splits": num_splits}
+        self.launch = deployment | scratch | {"pdl": self.pdl}
+        self.details = {
+            "module": self.module.__name__,
+            "variant": variant,
             "num_splits": num_splits,
+            "pdl": self.pdl,
         }
-        self.details = {"module": self.module.__name__, "num_splits": num_splits} | self.options
 
     def call(self, index: int) -> None:
         """Launch it."""
@@ -119,7 +118,6 @@ class Ours(Contender):
             eps=EPS,
             out=self.outputs[index],
             **self.launch,
-            **self.options,
         )
 
 

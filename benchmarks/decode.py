@@ -57,7 +57,9 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
         "--max-seq-len", type=count, metavar="N", help="deployment's longest context (default: each shape's)"
     )
     parser.add_argument("--fa3", type=file, metavar="PATH", help="FlashAttention 3 library of a vLLM wheel")
-    parser.add_argument("--variant", metavar="NAME", help="variant of our module (default: its own choice)")
+    parser.add_argument(
+        "--variant", metavar="NAME", help="variant of our module (default: what suits the load)"
+    )
     parser.add_argument(
         "--num-splits",
         type=count,

@@ -15,7 +15,7 @@ workspace, epilogue norm_gate.
 Generated from spec.yaml; do not edit. Change the spec, or the file named above a section, then run
 `python -m generator generate`.
 
-sha256 of the plan, sources, template and formatter: 13316e748916f186445e8acd6a6a1b622e5b238d2f3ee3d4a3bf86ff073da828
+sha256 of the plan, sources, template and formatter: 890035b01698367506f9699c3eed4732b03f1fb7ece5a223bd80137cde0bff5f
 """
 
 import contextlib
@@ -54,6 +54,7 @@ __all__ = [
     "compile_attn2",
     "counters_bytes",
     "default_splits",
+    "default_variant",
     "export_kernels",
     "prepare",
     "split_forms",
@@ -65,7 +66,7 @@ __all__ = [
 NAME = "attn2"
 """In the spec; the name of the entry point."""
 
-DIGEST = "13316e748916f186445e8acd6a6a1b622e5b238d2f3ee3d4a3bf86ff073da828"
+DIGEST = "890035b01698367506f9699c3eed4732b03f1fb7ece5a223bd80137cde0bff5f"
 """Of what this module was made from: what is compiled from it is known by this."""
 
 
@@ -2978,16 +2979,22 @@ def check_address(name: str, address: int, alignment: int) -> None:
 # ============================================================================================================
 # variants/splits.py
 #
-# How many clusters share a long request where a deployment does not say: a model of a launch's time.
+# Which kernel and how many clusters suit a deployment that does not say: a model of a launch's time.
 #
 # Contract
-#     Clusters of CTAs run within a GPC, so the device holds so many at a time and no more: `layer` clusters
-#     put one CTA on nearly every multiprocessor, and some layers fit on top of each other. One layer more slows
-#     pages down, but by less than it adds; what does not fit waits for a wave of its own. Each CTA takes the
-#     time of its pages, and some to begin and to merge. The model's numbers were fitted to measurements on an
-#     H200 (docs/measurements.md shows rule and sweep); they decide speed only.
+#     A multiprocessor holds a few CTAs at a time. `layer` clusters put one CTA on each multiprocessor that
+#     clusters of this size can use, and some layers fit on top of each other; what does not fit waits for a
+#     wave of its own. Clusters run within a GPC, so large ones leave some multiprocessors out. One layer more
+#     slows pages down, but by less than it adds.
 #
-#     The rule knows how many requests a deployment mostly serves, never how many a call has: a number of splits
+#     A CTA that shares a request takes the time of its pages, and some to begin and to merge. Of a request that
+#     a cluster attends alone, each row group reads all pages, but in few rounds: there it is the number of
+#     clusters that counts.
+#
+#     The unit of time is what a page takes with one CTA a multiprocessor, 0.21 us on an H200. The numbers were
+#     fitted to measurements there (docs/measurements.md shows rules and sweeps); they decide speed only.
+#
+#     The rules know how many requests a deployment mostly serves, never how many a call has: a number of splits
 #     that changed with the batch would change bits.
 # ============================================================================================================
 
@@ -3000,12 +3007,36 @@ GPC_MULTIPROCESSORS = 18
 """Multiprocessors of a GPC of the devices that the kernels are for (Hopper: up to 18)."""
 
 
-FIXED_PAGES = 24
-"""What a CTA takes besides its pages, in pages."""
+TPC_MULTIPROCESSORS = 2
+"""Multiprocessors that are always together, so that clusters up to this size leave none out."""
 
 
-LAYER_SLOWDOWN = 0.375
-"""By how much each further CTA on a multiprocessor stretches the time of a page."""
+FIXED_PAGES = 21
+"""What a CTA that shares a request takes besides its pages, in pages."""
+
+
+ROW_PAGES = 3
+"""What each row that a warp merges adds to that."""
+
+
+LAYER_SLOWDOWN = 0.44
+"""By how much a CTA more on every multiprocessor stretches the time of a page."""
+
+
+ALONE_LAYERS = 4
+"""Layers of a kernel that does not say how many CTAs a multiprocessor holds."""
+
+
+ALONE_LAUNCH = 19
+"""What a launch takes in which clusters attend requests alone, besides its waves."""
+
+
+ALONE_WAVE = 16
+"""What each of these waves takes, besides its rounds."""
+
+
+ALONE_ROUND = 2
+"""What a round takes, in which every warp of a cluster attends a page."""
 
 
 def cheapest_splits(kernel: Any, requests: int, kv_heads: int, pages: int, multiprocessors: int) -> int:
@@ -3013,21 +3044,42 @@ def cheapest_splits(kernel: Any, requests: int, kv_heads: int, pages: int, multi
 
     requests, kv_heads: of a launch. pages: of a long request.
     """
-    layer = max(1, multiprocessors // GPC_MULTIPROCESSORS * (GPC_MULTIPROCESSORS // kernel.cluster))
-
-    def cost(splits: int) -> float:
-        waves, rest = divmod(requests * kv_heads * splits, layer * kernel.resident_ctas)
-        # A second layer that is just full was measured to be as slow as a third.
-        layers = -(-rest // layer) + (rest > layer and rest % layer == 0)
-        time = waves * _layers_time(kernel.resident_ctas) + _layers_time(layers)
-        return time * (-(-pages // (kernel.cluster * splits)) + FIXED_PAGES)
-
-    return min(range(1, MAX_SPLITS + 1), key=cost)
+    return min(
+        range(1, MAX_SPLITS + 1),
+        key=lambda splits: shared_time(kernel, requests * kv_heads * splits, splits, pages, multiprocessors),
+    )
 
 
-def _layers_time(layers: int) -> float:
-    """The time of a page with so many CTAs on each multiprocessor; 0 for none."""
-    return 1 + LAYER_SLOWDOWN * (layers - 1) if layers else 0.0
+def shared_time(kernel: Any, clusters: int, splits: int, pages: int, multiprocessors: int) -> float:
+    """The model's time of a launch of so many clusters, `splits` of which share each request's pages."""
+    layer = layer_clusters(kernel.cluster, multiprocessors)
+    slowdown = LAYER_SLOWDOWN * layer * kernel.cluster / multiprocessors
+
+    def layers_time(layers: int) -> float:
+        return 1 + slowdown * (layers - 1) if layers else 0.0
+
+    waves, rest = divmod(clusters, layer * kernel.resident_ctas)
+    # A second layer that is just full was measured to be as slow as a third.
+    layers = -(-rest // layer) + (rest > layer and rest % layer == 0)
+    fixed = FIXED_PAGES + ROW_PAGES * max(1, kernel.rows // (kernel.cluster * kernel.warps))
+    each = -(-pages // (kernel.cluster * splits)) + fixed
+    return (waves * layers_time(kernel.resident_ctas) + layers_time(layers)) * each
+
+
+def alone_time(kernel: Any, requests: int, kv_heads: int, pages: int, multiprocessors: int) -> float:
+    """The model's time of a launch in which a cluster attends each request's row group alone."""
+    layers = kernel.resident_ctas if kernel.splits else ALONE_LAYERS
+    waves = (
+        requests * kv_heads * kernel.row_groups / (layers * layer_clusters(kernel.cluster, multiprocessors))
+    )
+    return ALONE_LAUNCH + waves * (ALONE_WAVE + ALONE_ROUND * pages / (kernel.cluster * kernel.warps))
+
+
+def layer_clusters(cluster: int, multiprocessors: int) -> int:
+    """Clusters of `cluster` CTAs that a device runs at once with one CTA on a multiprocessor; at least 1."""
+    if cluster <= TPC_MULTIPROCESSORS:
+        return max(1, multiprocessors // cluster)
+    return max(1, multiprocessors // GPC_MULTIPROCESSORS * (GPC_MULTIPROCESSORS // cluster))
 
 
 # ============================================================================================================
@@ -3082,6 +3134,14 @@ class Deployment:
             return 1
         pages = self.variant.most_pages(self.max_seq_len, self.window)
         return cheapest_splits(self.variant.kernel, requests, kv_heads, pages, multiprocessors)
+
+    def launch_time(self, requests: int, kv_heads: int, multiprocessors: int) -> float:
+        """How long launches of so many requests take, in the unit of the model in `variants.splits`."""
+        kernel, pages = self.variant.kernel, self.variant.most_pages(self.max_seq_len, self.window)
+        if not self.splits:
+            return alone_time(kernel, requests, kv_heads, pages, multiprocessors)
+        splits = self.default_splits(requests, kv_heads, multiprocessors)
+        return shared_time(kernel, requests * kv_heads * splits, splits, pages, multiprocessors)
 
     def scratch_bytes(self, requests: int, kv_heads: int, device: torch.device) -> tuple[int, int]:
         """Bytes of the workspace and of the counters for up to `requests` requests; 0 where not needed.
@@ -3213,10 +3273,34 @@ def default_splits(
     as `num_splits` from then on. Chosen by a model of a launch's time. Raises ValueError.
     """
     deployment = deploy(max_seq_len, window, None, variant)
-    check_kv_heads(kv_heads)
-    require(is_whole(requests, 1), f"requests must be an integer >= 1, got {requests!r}")
-    require(is_whole(multiprocessors, 1), f"multiprocessors must be an integer >= 1, got {multiprocessors!r}")
+    _check_load(kv_heads, multiprocessors, requests)
     return deployment.default_splits(requests, kv_heads, multiprocessors)
+
+
+def default_variant(
+    kv_heads: int,
+    max_seq_len: int,
+    window: int | None = None,
+    multiprocessors: int = MULTIPROCESSORS,
+    requests: int = 1,
+) -> str:
+    """The variant that suits an engine which mostly serves so many requests of nearly `max_seq_len` at a time.
+
+    kv_heads: the rank's KV heads H. max_seq_len, window: as in `attn2`. multiprocessors: of the device or MIG
+    slice. requests: that an engine mostly serves at a time.
+
+    A deployment that names no variant has the first that serves it, whatever this says; an engine that wants
+    another gives its name as `variant` from then on, with the `num_splits` that `default_splits` has for it.
+    Chosen by a model of a launch's time. Raises ValueError.
+    """
+    deploy(max_seq_len, window)
+    _check_load(kv_heads, multiprocessors, requests)
+    serving = [variant.name for variant in VARIANTS if variant.serves(max_seq_len, window)]
+    times = {
+        name: deploy(max_seq_len, window, None, name).launch_time(requests, kv_heads, multiprocessors)
+        for name in serving
+    }
+    return min(serving, key=times.__getitem__)
 
 
 def workspace_bytes(
@@ -3280,6 +3364,12 @@ def allocate_scratch(
         torch.empty(workspace, dtype=torch.uint8, device=place),
         torch.zeros(counters // 4, dtype=torch.int32, device=place),
     )
+
+
+def _check_load(kv_heads, multiprocessors, requests) -> None:
+    check_kv_heads(kv_heads)
+    require(is_whole(requests, 1), f"requests must be an integer >= 1, got {requests!r}")
+    require(is_whole(multiprocessors, 1), f"multiprocessors must be an integer >= 1, got {multiprocessors!r}")
 
 
 def _scratch_bytes(requests, kv_heads, deployment: Deployment, device) -> tuple[int, int]:

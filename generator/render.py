@@ -42,7 +42,8 @@ INTERFACE = (
     *(
         ("variants.planning", name)
         for name in (
-            *("split_kernel", "split_forms", "window_pages", "default_splits"),
+            *("split_kernel", "split_forms", "window_pages"),
+            *("default_splits", "default_variant"),
             *("workspace_bytes", "counters_bytes", "allocate_scratch"),
         )
     ),

@@ -14,7 +14,7 @@ import torch
 from stages.partial import PartialRecord
 from variants.checks import is_whole, require
 from variants.module import VARIANTS
-from variants.splits import MAX_SPLITS, cheapest_splits
+from variants.splits import MAX_SPLITS, alone_time, cheapest_splits, shared_time
 from variants.variant import Form, Variant
 
 MULTIPROCESSORS = 132
@@ -58,6 +58,14 @@ class Deployment:
             return 1
         pages = self.variant.most_pages(self.max_seq_len, self.window)
         return cheapest_splits(self.variant.kernel, requests, kv_heads, pages, multiprocessors)
+
+    def launch_time(self, requests: int, kv_heads: int, multiprocessors: int) -> float:
+        """How long launches of so many requests take, in the unit of the model in `variants.splits`."""
+        kernel, pages = self.variant.kernel, self.variant.most_pages(self.max_seq_len, self.window)
+        if not self.splits:
+            return alone_time(kernel, requests, kv_heads, pages, multiprocessors)
+        splits = self.default_splits(requests, kv_heads, multiprocessors)
+        return shared_time(kernel, requests * kv_heads * splits, splits, pages, multiprocessors)
 
     def scratch_bytes(self, requests: int, kv_heads: int, device: torch.device) -> tuple[int, int]:
         """Bytes of the workspace and of the counters for up to `requests` requests; 0 where not needed.

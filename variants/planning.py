@@ -62,10 +62,34 @@ def default_splits(
     as `num_splits` from then on. Chosen by a model of a launch's time. Raises ValueError.
     """
     deployment = deploy(max_seq_len, window, None, variant)
-    check_kv_heads(kv_heads)
-    require(is_whole(requests, 1), f"requests must be an integer >= 1, got {requests!r}")
-    require(is_whole(multiprocessors, 1), f"multiprocessors must be an integer >= 1, got {multiprocessors!r}")
+    _check_load(kv_heads, multiprocessors, requests)
     return deployment.default_splits(requests, kv_heads, multiprocessors)
+
+
+def default_variant(
+    kv_heads: int,
+    max_seq_len: int,
+    window: int | None = None,
+    multiprocessors: int = MULTIPROCESSORS,
+    requests: int = 1,
+) -> str:
+    """The variant that suits an engine which mostly serves so many requests of nearly `max_seq_len` at a time.
+
+    kv_heads: the rank's KV heads H. max_seq_len, window: as in `attn2`. multiprocessors: of the device or MIG
+    slice. requests: that an engine mostly serves at a time.
+
+    A deployment that names no variant has the first that serves it, whatever this says; an engine that wants
+    another gives its name as `variant` from then on, with the `num_splits` that `default_splits` has for it.
+    Chosen by a model of a launch's time. Raises ValueError.
+    """
+    deploy(max_seq_len, window)
+    _check_load(kv_heads, multiprocessors, requests)
+    serving = [variant.name for variant in VARIANTS if variant.serves(max_seq_len, window)]
+    times = {
+        name: deploy(max_seq_len, window, None, name).launch_time(requests, kv_heads, multiprocessors)
+        for name in serving
+    }
+    return min(serving, key=times.__getitem__)
 
 
 def workspace_bytes(
@@ -129,6 +153,12 @@ def allocate_scratch(
         torch.empty(workspace, dtype=torch.uint8, device=place),
         torch.zeros(counters // 4, dtype=torch.int32, device=place),
     )
+
+
+def _check_load(kv_heads, multiprocessors, requests) -> None:
+    check_kv_heads(kv_heads)
+    require(is_whole(requests, 1), f"requests must be an integer >= 1, got {requests!r}")
+    require(is_whole(multiprocessors, 1), f"multiprocessors must be an integer >= 1, got {multiprocessors!r}")
 
 
 def _scratch_bytes(requests, kv_heads, deployment: Deployment, device) -> tuple[int, int]:

@@ -160,7 +160,9 @@ def test_missing_library_is_a_reason_not_an_error(monkeypatch, tmp_path):
     assert not contenders.AttentionAlone(Library(str(broken))).available()
 
 
-def test_ours_is_called_through_its_public_interface(monkeypatch):
+@pytest.mark.parametrize("named", [None, "cluster"])
+def test_ours_is_called_through_its_public_interface(monkeypatch, named):
+    """By the variant that is named, or else by the one that suits so many requests."""
     calls = []
 
     def prepare(*, kv_heads, max_seq_len, window, pdl, variant):
@@ -183,12 +185,18 @@ def test_ours_is_called_through_its_public_interface(monkeypatch):
         assert multiprocessors == 7
         return 3
 
+    def default_variant(kv_heads, max_seq_len, window, multiprocessors, requests):
+        assert named is None
+        assert (kv_heads, max_seq_len, window, multiprocessors, requests) == (1, 60, None, 7, 1)
+        return "cluster"
+
     device = types.SimpleNamespace(multi_processor_count=7)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: device)
 
     functions = {"prepare": prepare, "attn2": attn2, "allocate_scratch": allocate_scratch}
-    ours = contenders.Ours(variant="cluster", pdl=True)
-    ours.module = types.SimpleNamespace(**functions, default_splits=default_splits, __name__="module")
+    functions |= {"default_splits": default_splits, "default_variant": default_variant}
+    ours = contenders.Ours(variant=named, pdl=True)
+    ours.module = types.SimpleNamespace(**functions, __name__="module")
     problem = problem_of("1 1 20")
     ours.prepare(problem)
     for index in range(3):

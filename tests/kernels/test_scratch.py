@@ -5,6 +5,7 @@ import types
 import pytest
 import torch
 
+from generated import attn2 as checked_in
 from stages.partial import PartialRecord
 from tests.kernels.scale import GPU
 from tests.kernels.test_host import Case, refuse
@@ -55,6 +56,62 @@ def test_splits_by_default(split_module):
     assert default(1, 131072, 2048) == default(1, 4096) == default(1, 2048) == 1
     with pytest.raises(ValueError, match="max_seq_len=1048577"):
         default(1, 1048577)
+
+
+@pytest.mark.parametrize(
+    ("requests", "kv_heads", "max_seq_len", "window", "variant", "num_splits"),
+    [
+        # What was fastest on an H200, or within 15% of it (docs/measurements.md).
+        (1, 1, 512, None, "cluster", 1),
+        (1, 2, 2048, None, "cluster", 1),
+        (4, 2, 2048, None, "cluster", 1),
+        (16, 2, 1024, None, "batch", 2),
+        (16, 2, 2048, None, "batch", 2),
+        (32, 2, 512, None, "batch", 1),
+        (32, 2, 2048, None, "batch", 1),
+        (1, 2, 8192, None, "split", 3),
+        (1, 2, 131072, None, "split", 10),
+        (8, 2, 8192, None, "split", 1),
+        (8, 2, 32768, None, "batch", 12),
+        (8, 4, 131072, None, "batch", 6),
+        (32, 2, 8192, None, "batch", 3),
+        (32, 2, 32768, None, "batch", 3),
+        (1, 2, 131072, 2048, "split", 1),
+        (32, 2, 131072, 2048, "batch", 1),
+    ],
+)
+def test_the_variant_for_a_load(requests, kv_heads, max_seq_len, window, variant, num_splits):
+    """Few requests take large clusters, many take small ones that leave no multiprocessor out."""
+    load = {"multiprocessors": 132, "requests": requests}
+    assert checked_in.default_variant(kv_heads, max_seq_len, window, **load) == variant
+    chosen = {"window": window, "variant": variant}
+    assert checked_in.default_splits(kv_heads, max_seq_len, **chosen, **load) == num_splits
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 46, 78, 132, 264])
+def test_the_variant_of_any_device_serves(count):
+    """Whatever part of a device a MIG slice has, and however long the contexts are."""
+    for max_seq_len, window in ((1, None), (2048, 16), (2049, None), (1048576, None)):
+        for requests in (1, 300):
+            load = {"multiprocessors": count, "requests": requests}
+            name = checked_in.default_variant(16, max_seq_len, window, **load)
+            assert checked_in.deploy(max_seq_len, window, None, name).variant.name == name
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"kv_heads": 0}, "kv_heads must be"),
+        ({"max_seq_len": 1048577}, "no kernel here serves max_seq_len=1048577"),
+        ({"window": 0}, "window must be"),
+        ({"requests": 0}, "requests must be an integer >= 1, got 0"),
+        ({"multiprocessors": 2.5}, "multiprocessors must be an integer >= 1, got 2.5"),
+    ],
+)
+def test_no_variant_for_a_load_that_is_none(wrong, said):
+    """The error names the argument, what it was and what it has to be."""
+    with pytest.raises(ValueError, match=said):
+        checked_in.default_variant(**{"kv_heads": 2, "max_seq_len": 4096} | wrong)
 
 
 def test_splits_do_not_depend_on_the_batch(split_module):
