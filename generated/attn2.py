@@ -15,7 +15,7 @@ workspace, epilogue norm_gate.
 Generated from spec.yaml; do not edit. Change the spec, or the file named above a section, then run
 `python -m generator generate`.
 
-sha256 of the plan, sources, template and formatter: 890035b01698367506f9699c3eed4732b03f1fb7ece5a223bd80137cde0bff5f
+sha256 of the plan, sources, template and formatter: 9f24c553bb158354affc80377c73869e27a4c489429715afe08297bbfdfddca5
 """
 
 import contextlib
@@ -66,7 +66,7 @@ __all__ = [
 NAME = "attn2"
 """In the spec; the name of the entry point."""
 
-DIGEST = "890035b01698367506f9699c3eed4732b03f1fb7ece5a223bd80137cde0bff5f"
+DIGEST = "9f24c553bb158354affc80377c73869e27a4c489429715afe08297bbfdfddca5"
 """Of what this module was made from: what is compiled from it is known by this."""
 
 
@@ -1591,7 +1591,7 @@ class AttentionKernel:
         return functools.reduce(operator.and_, [both.sees_all(key, run * self.page_size) for key in keys])
 
     def owned_rows(self, rank, warp, rows: int) -> list[tuple[Int32, Int32]]:
-        """The rows of an exchange that a warp of this rank finishes, in order: (number among the rank's, row).
+        """The rows of an exchange that a warp of a rank finishes, in order: (number among the rank's, row).
 
         Warps in excess get numbers past the rank's last, and its last row, which they may read.
         """
@@ -3284,10 +3284,10 @@ def default_variant(
     multiprocessors: int = MULTIPROCESSORS,
     requests: int = 1,
 ) -> str:
-    """The variant that suits an engine which mostly serves so many requests of nearly `max_seq_len` at a time.
+    """Returns the variant that suits an engine which mostly serves so many long requests at a time.
 
-    kv_heads: the rank's KV heads H. max_seq_len, window: as in `attn2`. multiprocessors: of the device or MIG
-    slice. requests: that an engine mostly serves at a time.
+    kv_heads: the rank's KV heads H. max_seq_len, window: as in `attn2`; long is what they allow.
+    multiprocessors: of the device or MIG slice. requests: that an engine mostly serves at a time.
 
     A deployment that names no variant has the first that serves it, whatever this says; an engine that wants
     another gives its name as `variant` from then on, with the `num_splits` that `default_splits` has for it.

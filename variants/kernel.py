@@ -142,7 +142,7 @@ class AttentionKernel:
         return functools.reduce(operator.and_, [both.sees_all(key, run * self.page_size) for key in keys])
 
     def owned_rows(self, rank, warp, rows: int) -> list[tuple[Int32, Int32]]:
-        """The rows of an exchange that a warp of this rank finishes, in order: (number among the rank's, row).
+        """The rows of an exchange that a warp of a rank finishes, in order: (number among the rank's, row).
 
         Warps in excess get numbers past the rank's last, and its last row, which they may read.
         """

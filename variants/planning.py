@@ -73,10 +73,10 @@ def default_variant(
     multiprocessors: int = MULTIPROCESSORS,
     requests: int = 1,
 ) -> str:
-    """The variant that suits an engine which mostly serves so many requests of nearly `max_seq_len` at a time.
+    """Returns the variant that suits an engine which mostly serves so many long requests at a time.
 
-    kv_heads: the rank's KV heads H. max_seq_len, window: as in `attn2`. multiprocessors: of the device or MIG
-    slice. requests: that an engine mostly serves at a time.
+    kv_heads: the rank's KV heads H. max_seq_len, window: as in `attn2`; long is what they allow.
+    multiprocessors: of the device or MIG slice. requests: that an engine mostly serves at a time.
 
     A deployment that names no variant has the first that serves it, whatever this says; an engine that wants
     another gives its name as `variant` from then on, with the `num_splits` that `default_splits` has for it.

@@ -47,8 +47,8 @@ SLOTS = "pages, scores, softmax, values, warp_merge, push, cluster_merge, epilog
         ),
         (
             ("skeleton: cluster", "skeleton: clusters"),
-            f"6:19: {VARIANT}.skeleton: unknown skeleton 'clusters'; allowed: cluster, split, stream; did you mean "
-            f"'cluster'?",
+            f"6:19: {VARIANT}.skeleton: unknown skeleton 'clusters'; allowed: cluster, split, stream; "
+            f"did you mean 'cluster'?",
         ),
         (
             ("cluster: 16", "cluster: 17"),
