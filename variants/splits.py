@@ -4,13 +4,13 @@ Contract
     A multiprocessor holds a few CTAs at a time. `layer` clusters put one CTA on each multiprocessor that
     clusters of this size can use, and some layers fit on top of each other; what does not fit waits for a
     wave of its own. Clusters run within a GPC, so large ones leave some multiprocessors out. One layer more
-    slows pages down, but by less than it adds.
+    slows everything down, but by less than it adds.
 
     A CTA that shares a request takes the time of its pages, and some to begin and to merge. Of a request that
     a cluster attends alone, each row group reads all pages, but in few rounds: there it is the number of
     clusters that counts.
 
-    The unit of time is what a page takes with one CTA a multiprocessor, 0.21 us on an H200. The numbers were
+    The unit of time is what a page takes with one CTA a multiprocessor, 0.195 us on an H200. The numbers were
     fitted to measurements there (docs/measurements.md shows rules and sweeps); they decide speed only.
 
     The rules know how many requests a deployment mostly serves, never how many a call has: a number of splits
@@ -28,22 +28,28 @@ GPC_MULTIPROCESSORS = 18
 TPC_MULTIPROCESSORS = 2
 """Multiprocessors that are always together, so that clusters up to this size leave none out."""
 
-FIXED_PAGES = 21
-"""What a CTA that shares a request takes besides its pages, in pages."""
+BEGIN_AND_END = 27
+"""What a CTA that shares a request takes besides its pages and its rows."""
 
-ROW_PAGES = 3
+A_ROW = 2.7
 """What each row that a warp merges adds to that."""
 
-LAYER_SLOWDOWN = 0.44
+A_RECORD = 0.3
+"""What each cluster's record of such a row adds."""
+
+PAGE_SLOWDOWN = 0.55
 """By how much a CTA more on every multiprocessor stretches the time of a page."""
+
+OTHER_SLOWDOWN = 0.2
+"""By how much it stretches everything else."""
 
 ALONE_LAYERS = 4
 """Layers of a kernel that does not say how many CTAs a multiprocessor holds."""
 
-ALONE_LAUNCH = 19
+ALONE_LAUNCH = 20
 """What a launch takes in which clusters attend requests alone, besides its waves."""
 
-ALONE_WAVE = 16
+ALONE_WAVE = 17
 """What each of these waves takes, besides its rounds."""
 
 ALONE_ROUND = 2
@@ -64,17 +70,19 @@ def cheapest_splits(kernel: Any, requests: int, kv_heads: int, pages: int, multi
 def shared_time(kernel: Any, clusters: int, splits: int, pages: int, multiprocessors: int) -> float:
     """The model's time of a launch of so many clusters, `splits` of which share each request's pages."""
     layer = layer_clusters(kernel.cluster, multiprocessors)
-    slowdown = LAYER_SLOWDOWN * layer * kernel.cluster / multiprocessors
+    each = -(-pages // (kernel.cluster * splits))
+    rows = max(1, kernel.rows // (kernel.cluster * kernel.warps))
+    besides = BEGIN_AND_END + rows * (A_ROW + A_RECORD * splits)
+    slowdown = PAGE_SLOWDOWN * layer * kernel.cluster / multiprocessors
 
     def layers_time(layers: int) -> float:
-        return 1 + slowdown * (layers - 1) if layers else 0.0
+        further = layers - 1
+        return (each * (1 + slowdown * further) + besides * (1 + OTHER_SLOWDOWN * further)) if layers else 0.0
 
     waves, rest = divmod(clusters, layer * kernel.resident_ctas)
     # A second layer that is just full was measured to be as slow as a third.
     layers = -(-rest // layer) + (rest > layer and rest % layer == 0)
-    fixed = FIXED_PAGES + ROW_PAGES * max(1, kernel.rows // (kernel.cluster * kernel.warps))
-    each = -(-pages // (kernel.cluster * splits)) + fixed
-    return (waves * layers_time(kernel.resident_ctas) + layers_time(layers)) * each
+    return waves * layers_time(kernel.resident_ctas) + layers_time(layers)
 
 
 def alone_time(kernel: Any, requests: int, kv_heads: int, pages: int, multiprocessors: int) -> float:
