@@ -98,6 +98,36 @@ class MergingClusters(MicroKernel):
                     store_global_i32(at + 384, Int32(cluster))
 
 
+@dataclass(frozen=True)
+class Arriving(MicroKernel):
+    """One CTA arrives at counters that may differ: for each row, whether it was the last of `clusters`."""
+
+    clusters: int
+
+    def __str__(self):
+        return f"Arriving_{self.clusters}"
+
+    @property
+    def where(self) -> Launch:
+        """A CTA with the warps of the others."""
+        return Launch(block=(32 * WARPS, 1, 1))
+
+    @cute.jit
+    def __call__(self, counters: cute.Pointer, lasts: cute.Pointer, stream: cuda.CUstream):
+        self.kernel(counters.toint(), lasts.toint()).launch(**self.where.keywords(), stream=stream)
+
+    @cute.kernel
+    def kernel(self, counters: Int64, lasts: Int64):
+        lane, first = cute.arch.lane_idx(), cute.arch.warp_idx() * ROWS_PER_WARP
+        stage, clusters = WorkspaceMerge(HEAD_DIM), Int32(self.clusters)
+        before = stage.arrive(counters + Int64(4 * first), ROWS_PER_WARP, clusters)
+        for i in cutlass.range(ROWS_PER_WARP, unroll=1):
+            last = Int32(0)
+            if stage.last(before, i, clusters):
+                last = Int32(1)
+            store_global_i32(lasts + Int64(4 * (32 * (first + i) + lane)), last)
+
+
 def random_partials(seed: int, clusters: int):
     """m, l [cluster, row] and o [cluster, row, 64] whose sums show their order.
 
@@ -258,6 +288,14 @@ def test_one_launch_after_the_other():
         merged = emulate(MergingClusters(5), folded(m, l, o), given, seed=seed)
         assert_merged(unfold(merged), merge(m, l, o))
         assert not given[1].any()
+
+
+def test_each_row_has_a_counter_of_its_own(launch):
+    """The last of 5 is who finds 4, row by row, and all lanes know it; that counter alone is zero again."""
+    found = np.array([4, 0, 3, 2, 4, 4], np.uint32)
+    counters, lasts = launch(Arriving(5), Scratch(found.copy()), out(np.int32, ROWS, 32))
+    assert np.array_equal(lasts, np.broadcast_to((found == 4)[:, None], (ROWS, 32)))
+    assert counters.tolist() == [0, 1, 4, 3, 0, 0]
 
 
 FAULTS = {
