@@ -15,7 +15,7 @@ workspace, epilogue norm_gate.
 Generated from spec.yaml; do not edit. Change the spec, or the file named above a section, then run
 `python -m generator generate`.
 
-sha256 of the plan, sources, template and formatter: c175b1e5578b7393662bb4a4762c67fe589241a9aa082e9ec3a511664d77718b
+sha256 of the plan, sources, template and formatter: d2b3b249e5541a5cbb95cd6a6bf677266ce087e48906153f5596e5c40fd5bf09
 """
 
 import contextlib
@@ -66,7 +66,7 @@ __all__ = [
 NAME = "attn2"
 """In the spec; the name of the entry point."""
 
-DIGEST = "c175b1e5578b7393662bb4a4762c67fe589241a9aa082e9ec3a511664d77718b"
+DIGEST = "d2b3b249e5541a5cbb95cd6a6bf677266ce087e48906153f5596e5c40fd5bf09"
 """Of what this module was made from: what is compiled from it is known by this."""
 
 
@@ -2541,9 +2541,9 @@ class StreamKernel(AttentionKernel):
 # The split kernel: long contexts and sliding windows, the pages of long requests spread over clusters.
 #
 # Contract
-#     The stream kernel, with a way of its own for short requests: its grid, and the clusters of a z slice are
-#     one for each row group. Which way a request goes is decided in the kernel, alike in all of its CTAs, from
-#     its length:
+#     The stream kernel and its grid, with a way of its own for short requests: a z slice has a cluster of each
+#     request for each row group. Which way a request goes is decided in the kernel, alike in all of its CTAs,
+#     from its length:
 #
 #     Short, at most `short_rounds` pages a warp of one cluster, counted from the first key that row 0 sees: the
 #     clusters of z slice 0 do what the cluster kernel does, one row group each; the other slices leave at once.

@@ -1,9 +1,9 @@
 """The split kernel: long contexts and sliding windows, the pages of long requests spread over clusters.
 
 Contract
-    The stream kernel, with a way of its own for short requests: its grid, and the clusters of a z slice are
-    one for each row group. Which way a request goes is decided in the kernel, alike in all of its CTAs, from
-    its length:
+    The stream kernel and its grid, with a way of its own for short requests: a z slice has a cluster of each
+    request for each row group. Which way a request goes is decided in the kernel, alike in all of its CTAs,
+    from its length:
 
     Short, at most `short_rounds` pages a warp of one cluster, counted from the first key that row 0 sees: the
     clusters of z slice 0 do what the cluster kernel does, one row group each; the other slices leave at once.

@@ -1,8 +1,6 @@
 """Fixtures of the kernel tests: generated variants as test subjects, on a GPU or on the emulator."""
 
 import copy
-import importlib.util
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +11,7 @@ import pytest
 import torch
 import yaml
 
+from generator.compiled import load_module
 from generator.render import generate
 from tests.kernels.scale import GPU
 from verification.attention import Partition, partition_of
@@ -29,16 +28,6 @@ EPILOGUES = {"cluster": "norm_gate", "cluster8": "norm_gate", "cluster_plain": "
 def device() -> str:
     """Where tensors lie and kernels run: "cuda", or "cpu" for the emulator."""
     return "cuda" if GPU else "cpu"
-
-
-def import_from(path: Path, name: str) -> ModuleType:
-    """Import a generated module from where it lies; the DSL reads it again when it compiles."""
-    found = importlib.util.spec_from_file_location(name, path)
-    assert found is not None and found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    sys.modules[name] = module
-    found.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="session")
@@ -64,7 +53,7 @@ def workshop_path(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def workshop_module(workshop_path) -> ModuleType:
     """The module at `workshop_path`."""
-    return import_from(workshop_path, "workshop_attn2")
+    return load_module(workshop_path)
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ import torch
 import yaml
 
 from generated import attn2 as checked_in
+from generator.compiled import load_module
 from generator.render import generate
-from tests.kernels.conftest import SPEC, import_from
+from tests.kernels.conftest import SPEC
 from tests.kernels.split_scale import GUARD
 from verification.attention import Partition, partition_of
 from verification.problems import Problem
@@ -55,7 +56,7 @@ def split_module(tmp_path_factory) -> ModuleType:
     edited = folder / "spec.yaml"
     edited.write_text(yaml.safe_dump(spec, sort_keys=False), encoding="utf-8")
     generate(edited, folder / "generated")
-    return import_from(folder / "generated" / "attn2.py", "split_workshop_attn2")
+    return load_module(folder / "generated" / "attn2.py")
 
 
 @dataclass(frozen=True)

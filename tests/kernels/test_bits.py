@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from generated import attn2 as checked_in
-from tests.kernels.conftest import Subject, bits, import_from
+from generator.compiled import load_module
+from tests.kernels.conftest import Subject, bits
 from tests.kernels.scale import SCALE
 from verification.attention import TOKENS
 from verification.problems import Layout, Problem, make_problem
@@ -176,7 +177,7 @@ def test_the_first_variant_that_serves_is_the_one(problem, device):
 @pytest.mark.cuda("captures a graph")
 def test_a_first_call_inside_capture_says_what_to_do(workshop_path, problem):
     """A kernel is not compiled during a capture; the error names `prepare`, and afterwards all is well."""
-    module = import_from(workshop_path, "unprepared_attn2")
+    module = load_module(workshop_path)
     out = problem.poisoned_out()
     with pytest.raises(RuntimeError, match=r"cluster.*prepare\(\)"), torch.cuda.graph(torch.cuda.CUDAGraph()):
         module.attn2(**problem.arguments(), out=out)

@@ -13,7 +13,8 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from tests.kernels.conftest import bits, import_from
+from generator.compiled import load_module
+from tests.kernels.conftest import bits
 from tests.kernels.scale import GPU
 from verification.problems import make_problem
 from verification.runner import run_emulated
@@ -189,8 +190,8 @@ def test_the_operator_is_named_by_its_content(module, tmp_path):
     assert edited != text
     (tmp_path / "same.py").write_text(text, encoding="utf-8")
     (tmp_path / "edited.py").write_text(edited, encoding="utf-8")
-    same = import_from(tmp_path / "same.py", "operator_of_the_same")
-    other = import_from(tmp_path / "edited.py", "operator_of_another")
+    same = load_module(tmp_path / "same.py")
+    other = load_module(tmp_path / "edited.py")
     assert same.OPERATOR is module.OPERATOR
     assert other.OPERATOR._schema.name == f"stagewright::attn2_{'f' * 16}"
     assert module.OPERATOR._schema.name == f"stagewright::attn2_{module.DIGEST[:16]}"

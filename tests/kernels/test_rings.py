@@ -16,8 +16,9 @@ import torch
 import yaml
 
 from emulator.counts import Counts
+from generator.compiled import load_module
 from generator.render import generate
-from tests.kernels.conftest import SPEC, bits, import_from
+from tests.kernels.conftest import SPEC, bits
 from tests.kernels.scale import GPU
 from tests.kernels.split_scale import NO_WINDOW
 from verification.problems import make_problem
@@ -92,7 +93,7 @@ def ring_module(tmp_path_factory) -> ModuleType:
     edited = folder / "spec.yaml"
     edited.write_text(yaml.safe_dump(spec, sort_keys=False), encoding="utf-8")
     generate(edited, folder / "generated")
-    return import_from(folder / "generated" / "attn2.py", "ring_workshop_attn2")
+    return load_module(folder / "generated" / "attn2.py")
 
 
 @pytest.fixture
