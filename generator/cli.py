@@ -25,6 +25,7 @@ from rich.tree import Tree
 from generator import compiled, files, schema, tables
 from generator.catalog import Catalog
 from generator.errors import CatalogError, SpecError
+from generator.link import LinkError
 from generator.plan import Plan, load_plan
 from generator.render import render
 
@@ -48,7 +49,7 @@ def generate(
     check: Annotated[bool, typer.Option("--check", help="Write nothing; fail if anything is stale.")] = False,
 ) -> None:
     """Regenerate the kernel modules of a spec."""
-    texts = render(_plan(spec), spec.name)
+    texts = _texts(_plan(spec), spec)
     if check:
         with _refusing_what_the_system_refuses(folder):
             differences = files.compare(texts, folder)
@@ -142,7 +143,7 @@ def compile_(
     archs = _archs(arch, plan)
     reports: list[compiled.Report] = []
     with tempfile.TemporaryDirectory() as folder:
-        files.write(render(plan, spec.name), Path(folder))
+        files.write(_texts(plan, spec), Path(folder))
         try:
             with err.status("compiling") as status:
                 for report in compiled.compile_variants(plan, Path(folder), archs):
@@ -177,7 +178,7 @@ def export_(
             err.print(f"wrote {path} and the kernels that it lists", highlight=False)
 
     with tempfile.TemporaryDirectory() as name, err.status("compiling") as status:
-        files.write(render(plan, spec.name), Path(name))
+        files.write(_texts(plan, spec), Path(name))
         try:
             compiled.export_kernels(plan, Path(name), archs, folder, progress)
         except compiled.CompileError as error:
@@ -214,7 +215,7 @@ def verify_(
         status.update(f"verifying {next_run}")
 
     with tempfile.TemporaryDirectory() as name, err.status("verifying") as status:
-        files.write(render(plan, spec.name), Path(name))
+        files.write(_texts(plan, spec), Path(name))
         for outcome in verify.verify(plan, Path(name), device, seed=seed, count=stats, progress=progress):
             outcomes.append(outcome)
             if outcome.message:
@@ -244,11 +245,24 @@ def main() -> None:
 
 
 def _plan(spec: Path) -> Plan:
+    with _blaming_the_sources():
+        try:
+            return load_plan(spec)
+        except SpecError as error:
+            _refuse(str(error))
+
+
+def _texts(plan: Plan, spec: Path) -> dict[str, str]:
+    with _blaming_the_sources():
+        return render(plan, spec.name)
+
+
+@contextlib.contextmanager
+def _blaming_the_sources() -> Iterator[None]:
+    """What is wrong with a stage or a skeleton is said in a line, as what is wrong with a spec is."""
     try:
-        return load_plan(spec)
-    except SpecError as error:
-        _refuse(str(error))
-    except CatalogError as error:
+        yield
+    except (CatalogError, LinkError) as error:
         _say(str(error), style="red")
         raise typer.Exit(1) from error
 

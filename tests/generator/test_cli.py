@@ -117,6 +117,36 @@ def test_a_wrong_call_is_refused(checkout, arguments, message):
     assert "Traceback" not in result.stderr
 
 
+WRONG_SOURCES = {
+    "a constant of two names": (
+        "stages/partial.py",
+        'NEGATIVE_INFINITY = float("-inf")',
+        'NEGATIVE_INFINITY, MORE = float("-inf"), 0.0',
+        "stages.partial, line ",
+    ),
+    "a method of another shape": (
+        "stages/epilogue/norm_gate.py",
+        "def load_gate(self, row: Int64)",
+        "def load_gate(self, line: Int64)",
+        "stages/epilogue/norm_gate.py: stage norm_gate (epilogue): ",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", WRONG_SOURCES)
+def test_a_wrong_source_is_named_and_nothing_is_written(checkout, fault):
+    """What no edit of a spec can mend is said in a line too: where it is, and what is wrong."""
+    name, old, new, said = WRONG_SOURCES[fault]
+    source, before = checkout / name, snapshot(checkout)
+    text = source.read_text()
+    assert text.count(old) == 1
+    source.write_text(text.replace(old, new))
+    result = run(checkout, "generate")
+    assert result.returncode == 1
+    assert result.stderr.startswith(said) and "Traceback" not in result.stderr
+    assert snapshot(checkout) == before
+
+
 def test_output_does_not_depend_on_the_environment(checkout, tmp_path_factory):
     """Hash seed, locale, time zone and place on disk change no byte of the output."""
     texts = []
