@@ -6,10 +6,10 @@
 Method
     Each run is a process of its own, in which PyTorch is imported and the device awake. Timed are, one after
     the other, the import of the generated module; `prepare` for a context that the cluster kernel serves, one
-    that is split, and a window: all of the module's kernels without dependent launch; and a call, until the
-    device is done with it. Runs of both ways alternate. The folder is written before, by `export_kernels`;
-    its files are in the system's cache, as they are on an engine's second start. The import is the same
-    either way and is shown for comparison.
+    that is split, and a window: all kernels without dependent launch that deployments get which name no
+    variant; and a call, until the device is done with it. Runs of both ways alternate. The folder is written
+    before, by `export_kernels`; its files are in the system's cache, as they are on an engine's second start.
+    The import is the same either way and is shown for comparison.
 
 Exit status: 0, or 2 for a wrong call or no GPU.
 """
@@ -30,7 +30,7 @@ from benchmarks.problem import EPS, SCALE, Problem, Shape
 from benchmarks.timing import Summary, summarize
 
 DEPLOYMENTS = ({"max_seq_len": 2048}, {"max_seq_len": 131072}, {"max_seq_len": 131072, "window": 2048})
-"""One for each kernel."""
+"""One for each of these kernels."""
 
 STEPS = ("import", "prepare", "first call")
 

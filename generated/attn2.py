@@ -15,7 +15,7 @@ workspace, epilogue norm_gate.
 Generated from spec.yaml; do not edit. Change the spec, or the file named above a section, then run
 `python -m generator generate`.
 
-sha256 of the plan, sources, template and formatter: d2b3b249e5541a5cbb95cd6a6bf677266ce087e48906153f5596e5c40fd5bf09
+sha256 of the plan, sources, template and formatter: 644d79947f7fda17cd70c7aa01ecda996831fe502b2eb59cde4fb9a6dc42b2c3
 """
 
 import contextlib
@@ -66,7 +66,7 @@ __all__ = [
 NAME = "attn2"
 """In the spec; the name of the entry point."""
 
-DIGEST = "d2b3b249e5541a5cbb95cd6a6bf677266ce087e48906153f5596e5c40fd5bf09"
+DIGEST = "644d79947f7fda17cd70c7aa01ecda996831fe502b2eb59cde4fb9a6dc42b2c3"
 """Of what this module was made from: what is compiled from it is known by this."""
 
 
@@ -3054,12 +3054,14 @@ def cheapest_splits(kernel: Any, requests: int, kv_heads: int, pages: int, multi
     """
     return min(
         range(1, MAX_SPLITS + 1),
-        key=lambda splits: shared_time(kernel, requests * kv_heads * splits, splits, pages, multiprocessors),
+        key=lambda splits: shared_time(kernel, requests, kv_heads, splits, pages, multiprocessors),
     )
 
 
-def shared_time(kernel: Any, clusters: int, splits: int, pages: int, multiprocessors: int) -> float:
-    """The model's time of a launch of so many clusters, `splits` of which share each request's pages."""
+def shared_time(
+    kernel: Any, requests: int, kv_heads: int, splits: int, pages: int, multiprocessors: int
+) -> float:
+    """The model's time of a launch in which `splits` clusters share each request's pages."""
     layer = layer_clusters(kernel.cluster, multiprocessors)
     each = -(-pages // (kernel.cluster * splits))
     rows = max(1, kernel.rows // (kernel.cluster * kernel.warps))
@@ -3070,7 +3072,7 @@ def shared_time(kernel: Any, clusters: int, splits: int, pages: int, multiproces
         further = layers - 1
         return (each * (1 + slowdown * further) + besides * (1 + OTHER_SLOWDOWN * further)) if layers else 0.0
 
-    waves, rest = divmod(clusters, layer * kernel.resident_ctas)
+    waves, rest = divmod(requests * kv_heads * splits, layer * kernel.resident_ctas)
     # A second layer that is just full was measured to be as slow as a third.
     layers = -(-rest // layer) + (rest > layer and rest % layer == 0)
     return waves * layers_time(kernel.resident_ctas) + layers_time(layers)
@@ -3151,7 +3153,7 @@ class Deployment:
         if not self.splits:
             return alone_time(kernel, requests, kv_heads, pages, multiprocessors)
         splits = self.default_splits(requests, kv_heads, multiprocessors)
-        return shared_time(kernel, requests * kv_heads * splits, splits, pages, multiprocessors)
+        return shared_time(kernel, requests, kv_heads, splits, pages, multiprocessors)
 
     def scratch_bytes(self, requests: int, kv_heads: int, device: torch.device) -> tuple[int, int]:
         """Bytes of the workspace and of the counters for up to `requests` requests; 0 where not needed.
@@ -3306,11 +3308,12 @@ def default_variant(
     deploy(max_seq_len, window)
     _check_load(kv_heads, multiprocessors, requests)
     serving = [variant.name for variant in VARIANTS if variant.serves(max_seq_len, window)]
-    times = {
-        name: deploy(max_seq_len, window, None, name).launch_time(requests, kv_heads, multiprocessors)
-        for name in serving
-    }
-    return min(serving, key=times.__getitem__)
+    return min(
+        serving,
+        key=lambda name: deploy(max_seq_len, window, None, name).launch_time(
+            requests, kv_heads, multiprocessors
+        ),
+    )
 
 
 def workspace_bytes(

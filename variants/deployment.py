@@ -65,7 +65,7 @@ class Deployment:
         if not self.splits:
             return alone_time(kernel, requests, kv_heads, pages, multiprocessors)
         splits = self.default_splits(requests, kv_heads, multiprocessors)
-        return shared_time(kernel, requests * kv_heads * splits, splits, pages, multiprocessors)
+        return shared_time(kernel, requests, kv_heads, splits, pages, multiprocessors)
 
     def scratch_bytes(self, requests: int, kv_heads: int, device: torch.device) -> tuple[int, int]:
         """Bytes of the workspace and of the counters for up to `requests` requests; 0 where not needed.

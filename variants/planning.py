@@ -85,11 +85,12 @@ def default_variant(
     deploy(max_seq_len, window)
     _check_load(kv_heads, multiprocessors, requests)
     serving = [variant.name for variant in VARIANTS if variant.serves(max_seq_len, window)]
-    times = {
-        name: deploy(max_seq_len, window, None, name).launch_time(requests, kv_heads, multiprocessors)
-        for name in serving
-    }
-    return min(serving, key=times.__getitem__)
+    return min(
+        serving,
+        key=lambda name: deploy(max_seq_len, window, None, name).launch_time(
+            requests, kv_heads, multiprocessors
+        ),
+    )
 
 
 def workspace_bytes(

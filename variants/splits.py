@@ -63,12 +63,14 @@ def cheapest_splits(kernel: Any, requests: int, kv_heads: int, pages: int, multi
     """
     return min(
         range(1, MAX_SPLITS + 1),
-        key=lambda splits: shared_time(kernel, requests * kv_heads * splits, splits, pages, multiprocessors),
+        key=lambda splits: shared_time(kernel, requests, kv_heads, splits, pages, multiprocessors),
     )
 
 
-def shared_time(kernel: Any, clusters: int, splits: int, pages: int, multiprocessors: int) -> float:
-    """The model's time of a launch of so many clusters, `splits` of which share each request's pages."""
+def shared_time(
+    kernel: Any, requests: int, kv_heads: int, splits: int, pages: int, multiprocessors: int
+) -> float:
+    """The model's time of a launch in which `splits` clusters share each request's pages."""
     layer = layer_clusters(kernel.cluster, multiprocessors)
     each = -(-pages // (kernel.cluster * splits))
     rows = max(1, kernel.rows // (kernel.cluster * kernel.warps))
@@ -79,7 +81,7 @@ def shared_time(kernel: Any, clusters: int, splits: int, pages: int, multiproces
         further = layers - 1
         return (each * (1 + slowdown * further) + besides * (1 + OTHER_SLOWDOWN * further)) if layers else 0.0
 
-    waves, rest = divmod(clusters, layer * kernel.resident_ctas)
+    waves, rest = divmod(requests * kv_heads * splits, layer * kernel.resident_ctas)
     # A second layer that is just full was measured to be as slow as a third.
     layers = -(-rest // layer) + (rest > layer and rest % layer == 0)
     return waves * layers_time(kernel.resident_ctas) + layers_time(layers)

@@ -71,9 +71,9 @@ ON_GPU = Scale(
 
 ON_EMULATOR = Scale(
     kv_heads=1,
-    repeats={False: 4, True: 1},
+    repeats={False: 6, True: 1},
     repeated_lengths=(1033,),
-    schedules=(None, 1, None, 2),
+    schedules=(None, 1, None, 2, None, 3),
     batches={1: (4,), 2: (2,), 3: (1,)},
     bits_lengths=(1500, 0, 9),
     bits_orders=((2,), (2, 1, 0), (0, 2, 2, 1)),

@@ -94,7 +94,7 @@ def test_every_warp_gets_every_page(kernel, launch):
     streaming.check(launch, kernel, cache, table, 1, [Walk(3 + live, 3, live) for live in walks(kernel)])
 
 
-@pytest.mark.parametrize("kernel", [ring(8, 1, 2), ring(48, 4, 2)], ids=str)
+@pytest.mark.parametrize("kernel", [ring(8, 1, 2), ring(16, 8, 2), ring(48, 1, 2), ring(48, 4, 2)], ids=str)
 def test_a_long_walk(kernel, launch):
     """Walks of more than 64 and more than 128 pages: the table's entries are looked up again and again.
 
