@@ -8,14 +8,14 @@ Variant `split` (split skeleton) serves contexts up to 1048576 entries, any wind
 register_prefetch, ring cp_async_ring, scores mma_qk, softmax online, values mma_pv, warp_merge shared,
 push dsmem, cluster_merge rank_order, grid_merge workspace, epilogue norm_gate.
 
-Variant `batch` (stream skeleton) serves contexts up to 1048576 entries, any window: ring cp_async_ring,
+Variant `batch` (batch skeleton) serves contexts up to 1048576 entries, any window: ring cp_async_ring,
 scores mma_qk, softmax online, values mma_pv, push dsmem, cluster_merge rank_order, grid_merge
 workspace, epilogue norm_gate.
 
 Generated from spec.yaml; do not edit. Change the spec, or the file named above a section, then run
 `python -m generator generate`.
 
-sha256 of the plan, sources, template and formatter: 644d79947f7fda17cd70c7aa01ecda996831fe502b2eb59cde4fb9a6dc42b2c3
+sha256 of the plan, sources, template and formatter: 0a0b9cb53aa538902d48f4eb328e0c331e5cf2d6dc9783b91e79e9b667d6c2ea
 """
 
 import contextlib
@@ -44,7 +44,7 @@ import cutlass.cute as cute
 import torch
 from cutlass import Float32, Int32, Int64
 from cutlass._mlir.dialects import arith, llvm
-from cutlass.cute.runtime import make_fake_stream, make_ptr
+from cutlass.cute.runtime import make_fake_stream
 from cutlass.cutlass_dsl import T, dsl_user_op
 
 __all__ = [
@@ -66,7 +66,7 @@ __all__ = [
 NAME = "attn2"
 """In the spec; the name of the entry point."""
 
-DIGEST = "644d79947f7fda17cd70c7aa01ecda996831fe502b2eb59cde4fb9a6dc42b2c3"
+DIGEST = "0a0b9cb53aa538902d48f4eb328e0c331e5cf2d6dc9783b91e79e9b667d6c2ea"
 """Of what this module was made from: what is compiled from it is known by this."""
 
 
@@ -167,29 +167,18 @@ class RowState:
 
 
 # ============================================================================================================
-# stages/ptx.py
+# stages/ptx/inline.py
 #
-# PTX primitives that the stages share: one function, one instruction.
+# What the primitives are made of: one instruction as inline PTX, and its results as DSL values.
 #
 # Contract
-#     Called by any thread; the warp-wide ones (`mma_bf16`, `movmatrix`, the shuffles) by all 32 lanes of
-#     a warp together.
-#
-#     FP32 arithmetic is spelled out instruction by instruction, in the flushing and approximate forms,
-#     because the DSL's own `*` and `+` leave contraction and the handling of subnormals to the compiler:
-#     the bits of a result would then depend on its version. Arithmetic has no side effects, so the
-#     compiler may schedule it. What all lanes of a warp execute together stays where it is written, so that the
-#     compiler cannot move it under a branch that some lanes take. Memory operations also keep their order,
-#     which is what makes it safe to read after `griddep_wait` or after a barrier.
-#
-#     Addresses are plain integers: `Int64` for global memory, `Int32` for shared memory. Nothing here
-#     checks a bound or an alignment.
-#
-# Formulas and operand layouts: PTX ISA 8.8, the section of each instruction.
+#     For the modules of this package alone. Arithmetic has no side effects, so the compiler may schedule it;
+#     `collective` instructions stay in the control flow where they are written, and `ordered` ones also keep
+#     their order among the memory operations of the thread.
 # ============================================================================================================
 
 
-def _asm(result, operands, text, constraints, *, ordered=False, collective=False, loc, ip):
+def inline_ptx(result, operands, text, constraints, *, ordered=False, collective=False, loc, ip):
     """One inline PTX instruction.
 
     ordered: keeps its place among memory operations. collective: is not moved into or out of branches.
@@ -207,62 +196,88 @@ def _asm(result, operands, text, constraints, *, ordered=False, collective=False
     )
 
 
-def _fields(kind, struct, types, loc, ip):
+def struct_fields(kind, struct, types, loc, ip):
     """The results of an instruction with several destinations, as DSL values."""
     return tuple(kind(llvm.extractvalue(t, struct, [i], loc=loc, ip=ip)) for i, t in enumerate(types))
 
 
-def _f32(text, constraints, operands, loc, ip):
+def load_x4(space, kind, address, loc, ip):
+    """Four words of 32 bits, as `kind` (Float32 or Int32), from a state space. Alignment: 16 bytes."""
+    register, element = ("=f", T.f32()) if kind is Float32 else ("=r", T.i32())
+    types = [element] * 4
+    constraints = ",".join([register] * 4 + ["l" if isinstance(address, Int64) else "r"])
+    text = f"ld.{space}.v4.b32 {{$0, $1, $2, $3}}, [$4];"
+    struct = llvm.StructType.get_literal(types)
+    result = inline_ptx(struct, (address,), text, constraints, ordered=True, loc=loc, ip=ip)
+    return struct_fields(kind, result, types, loc, ip)
+
+
+# ============================================================================================================
+# stages/ptx/arithmetic.py
+#
+# Arithmetic of one thread: FP32, selection, and the unsigned integers that CuTe DSL has no operator for.
+#
+# Contract
+#     Called by any thread; no side effects. FP32 arithmetic names its instruction, in the flushing and
+#     approximate forms, because the DSL's own `*` and `+` leave contraction and subnormals to the compiler: the
+#     bits of a result would then depend on the compiler's version.
+#
+# Source: PTX ISA 8.8, floating-point instructions, integer arithmetic instructions.
+# ============================================================================================================
+
+
+def f32_instruction(text, constraints, operands, loc, ip):
+    """An instruction whose operands and result are FP32."""
     values = [Float32(x) for x in operands]
-    return Float32(_asm(T.f32(), values, text, constraints, loc=loc, ip=ip))
+    return Float32(inline_ptx(T.f32(), values, text, constraints, loc=loc, ip=ip))
 
 
 @dsl_user_op
 def add(a: Float32, b: Float32, *, loc=None, ip=None) -> Float32:
     """a + b, rounded to nearest even, subnormals flushed."""
-    return _f32("add.rn.ftz.f32 $0, $1, $2;", "=f,f,f", (a, b), loc, ip)
+    return f32_instruction("add.rn.ftz.f32 $0, $1, $2;", "=f,f,f", (a, b), loc, ip)
 
 
 @dsl_user_op
 def sub(a: Float32, b: Float32, *, loc=None, ip=None) -> Float32:
     """a - b, rounded to nearest even, subnormals flushed."""
-    return _f32("sub.rn.ftz.f32 $0, $1, $2;", "=f,f,f", (a, b), loc, ip)
+    return f32_instruction("sub.rn.ftz.f32 $0, $1, $2;", "=f,f,f", (a, b), loc, ip)
 
 
 @dsl_user_op
 def mul(a: Float32, b: Float32, *, loc=None, ip=None) -> Float32:
     """a * b, rounded to nearest even, subnormals flushed."""
-    return _f32("mul.rn.ftz.f32 $0, $1, $2;", "=f,f,f", (a, b), loc, ip)
+    return f32_instruction("mul.rn.ftz.f32 $0, $1, $2;", "=f,f,f", (a, b), loc, ip)
 
 
 @dsl_user_op
 def fma(a: Float32, b: Float32, c: Float32, *, loc=None, ip=None) -> Float32:
     """a * b + c with one rounding to nearest even, subnormals flushed."""
-    return _f32("fma.rn.ftz.f32 $0, $1, $2, $3;", "=f,f,f,f", (a, b, c), loc, ip)
+    return f32_instruction("fma.rn.ftz.f32 $0, $1, $2, $3;", "=f,f,f,f", (a, b, c), loc, ip)
 
 
 @dsl_user_op
 def maximum(a: Float32, b: Float32, *, loc=None, ip=None) -> Float32:
     """The larger of a and b; if one is NaN, the other."""
-    return _f32("max.ftz.f32 $0, $1, $2;", "=f,f,f", (a, b), loc, ip)
+    return f32_instruction("max.ftz.f32 $0, $1, $2;", "=f,f,f", (a, b), loc, ip)
 
 
 @dsl_user_op
 def exp2(a: Float32, *, loc=None, ip=None) -> Float32:
     """2**a, approximate (2 ulp over the full range); exp2(-inf) = +0."""
-    return _f32("ex2.approx.ftz.f32 $0, $1;", "=f,f", (a,), loc, ip)
+    return f32_instruction("ex2.approx.ftz.f32 $0, $1;", "=f,f", (a,), loc, ip)
 
 
 @dsl_user_op
 def reciprocal(a: Float32, *, loc=None, ip=None) -> Float32:
     """1 / a, approximate (1 ulp); reciprocal(+-0) = +-inf."""
-    return _f32("rcp.approx.ftz.f32 $0, $1;", "=f,f", (a,), loc, ip)
+    return f32_instruction("rcp.approx.ftz.f32 $0, $1;", "=f,f", (a,), loc, ip)
 
 
 @dsl_user_op
 def rsqrt(a: Float32, *, loc=None, ip=None) -> Float32:
     """1 / sqrt(a), approximate (relative error below 2**-22.9)."""
-    return _f32("rsqrt.approx.ftz.f32 $0, $1;", "=f,f", (a,), loc, ip)
+    return f32_instruction("rsqrt.approx.ftz.f32 $0, $1;", "=f,f", (a,), loc, ip)
 
 
 @dsl_user_op
@@ -286,138 +301,63 @@ def select(condition, a, b, *, loc=None, ip=None):
 def divide_u32(a: Int32, b: Int32, *, loc=None, ip=None) -> Int32:
     """a // b, both unsigned. It takes long, and stays where it is written: put it where others wait."""
     operands = (Int32(a), Int32(b))
-    return Int32(_asm(T.i32(), operands, "div.u32 $0, $1, $2;", "=r,r,r", collective=True, loc=loc, ip=ip))
+    return Int32(
+        inline_ptx(T.i32(), operands, "div.u32 $0, $1, $2;", "=r,r,r", collective=True, loc=loc, ip=ip)
+    )
 
 
 @dsl_user_op
 def multiply_high_u32(a: Int32, b: Int32, *, loc=None, ip=None) -> Int32:
     """a * b // 2**32, both unsigned."""
     operands = (Int32(a), Int32(b))
-    return Int32(_asm(T.i32(), operands, "mul.hi.u32 $0, $1, $2;", "=r,r,r", loc=loc, ip=ip))
+    return Int32(inline_ptx(T.i32(), operands, "mul.hi.u32 $0, $1, $2;", "=r,r,r", loc=loc, ip=ip))
 
 
-@dsl_user_op
-def pack_bf16(low: Float32, high: Float32, *, loc=None, ip=None) -> Int32:
-    """Round two FP32 values to BF16 (nearest even) and pack them, `low` in bits 0:16."""
-    operands = (Float32(high), Float32(low))
-    text = "cvt.rn.bf16x2.f32 $0, $1, $2;"
-    return Int32(_asm(T.i32(), operands, text, "=r,f,f", loc=loc, ip=ip))
-
-
-@dsl_user_op
-def unpack_bf16(pair: Int32, *, loc=None, ip=None) -> tuple[Float32, Float32]:
-    """The two BF16 values of a pair, widened exactly to FP32: (bits 0:16, bits 16:32)."""
-    low = (pair << Int32(16)).bitcast(Float32, loc=loc, ip=ip)
-    high = (pair & Int32(-65536)).bitcast(Float32, loc=loc, ip=ip)
-    return low, high
-
-
-@dsl_user_op
-def mma_bf16(a, b, c, *, loc=None, ip=None):
-    """`mma.sync.m16n8k16`: c + a @ b, BF16 operands, FP32 accumulation.
-
-    a: four BF16 pairs, rows (g, g+8, g, g+8) at columns (2t, 2t, 2t+8, 2t+8) for lane 4 g + t.
-    b: two BF16 pairs, rows (2t, 2t+8) of column g.
-    c: four FP32 values, rows (g, g, g+8, g+8) at columns (2t, 2t+1, 2t, 2t+1), and so is the result.
-    """
-    types = [T.f32()] * 4
-    text = (
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-        "{$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};"
-    )
-    operands = [*(Int32(x) for x in (*a, *b)), *(Float32(x) for x in c)]
-    constraints = "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f"
-    struct = llvm.StructType.get_literal(types)
-    result = _asm(struct, operands, text, constraints, collective=True, loc=loc, ip=ip)
-    return _fields(Float32, result, types, loc, ip)
-
-
-@dsl_user_op
-def movmatrix(pair: Int32, *, loc=None, ip=None) -> Int32:
-    """Transpose an 8 x 8 BF16 matrix held one pair a lane.
-
-    Lane 4 g + t gives row g, columns 2t and 2t+1; it receives rows 2t and 2t+1 of column g.
-    """
-    text = "movmatrix.sync.aligned.m8n8.trans.b16 $0, $1;"
-    return Int32(_asm(T.i32(), (Int32(pair),), text, "=r,r", collective=True, loc=loc, ip=ip))
-
-
-@dsl_user_op
-def shuffle_xor(value: Float32, lanes: int, *, loc=None, ip=None) -> Float32:
-    """The value of the lane whose index differs by the bits of `lanes` (a compile-time integer)."""
-    text = f"shfl.sync.bfly.b32 $0, $1, {lanes}, 31, -1;"
-    return Float32(_asm(T.f32(), (Float32(value),), text, "=f,f", collective=True, loc=loc, ip=ip))
-
-
-@dsl_user_op
-def shuffle_index(value: Int32, lane: Int32, *, loc=None, ip=None) -> Int32:
-    """The value of lane `lane` % 32 of the warp."""
-    operands = (Int32(value), Int32(lane))
-    text = "shfl.sync.idx.b32 $0, $1, $2, 31, -1;"
-    return Int32(_asm(T.i32(), operands, text, "=r,r,r", collective=True, loc=loc, ip=ip))
-
-
-@dsl_user_op
-def load_matrices_transposed(row: Int32, *, loc=None, ip=None):
-    """`ldmatrix.x4.trans`: four 8 x 8 BF16 matrices from shared memory, transposed.
-
-    row: lane i gives the address of row i % 8 of matrix i // 8, 16 bytes, 16-byte aligned. Lane 4 g + t
-    receives, of each matrix, rows 2t and 2t+1 of column g, a BF16 pair.
-    """
-    types = [T.i32()] * 4
-    struct = llvm.StructType.get_literal(types)
-    text = "ldmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16 {$0, $1, $2, $3}, [$4];"
-    result = _asm(struct, (Int32(row),), text, "=r,=r,=r,=r,r", ordered=True, loc=loc, ip=ip)
-    return _fields(Int32, result, types, loc, ip)
-
-
-@dsl_user_op
-def warp_sync(*, loc=None, ip=None) -> None:
-    """Barrier of the 32 lanes of a warp; orders their memory accesses."""
-    _asm(None, (), "bar.warp.sync -1;", "", ordered=True, loc=loc, ip=ip)
-
-
-def _load_x4(space, kind, address, loc, ip):
-    register, element = ("=f", T.f32()) if kind is Float32 else ("=r", T.i32())
-    types = [element] * 4
-    constraints = ",".join([register] * 4 + ["l" if isinstance(address, Int64) else "r"])
-    text = f"ld.{space}.v4.b32 {{$0, $1, $2, $3}}, [$4];"
-    struct = llvm.StructType.get_literal(types)
-    result = _asm(struct, (address,), text, constraints, ordered=True, loc=loc, ip=ip)
-    return _fields(kind, result, types, loc, ip)
+# ============================================================================================================
+# stages/ptx/global_memory.py
+#
+# Loads and stores of global memory, and the arrival counters of the device.
+#
+# Contract
+#     Called by any thread. Addresses are plain `Int64`; nothing here checks a bound or an alignment. All keep
+#     their order among the thread's memory operations, so what is read after `griddep_wait` or after a barrier
+#     is read after it.
+#
+# Source: PTX ISA 8.8, ld, st, atom.
+# ============================================================================================================
 
 
 @dsl_user_op
 def load_global_i32(address: Int64, *, loc=None, ip=None) -> Int32:
     """One 32-bit integer from global memory. Alignment: 4 bytes."""
     text = "ld.global.b32 $0, [$1];"
-    return Int32(_asm(T.i32(), (Int64(address),), text, "=r,l", ordered=True, loc=loc, ip=ip))
+    return Int32(inline_ptx(T.i32(), (Int64(address),), text, "=r,l", ordered=True, loc=loc, ip=ip))
 
 
 @dsl_user_op
 def load_global_x4(address: Int64, *, loc=None, ip=None):
     """Four 32-bit words from global memory. Alignment: 16 bytes."""
-    return _load_x4("global", Int32, Int64(address), loc, ip)
+    return load_x4("global", Int32, Int64(address), loc, ip)
 
 
 @dsl_user_op
 def stream_global_x4(address: Int64, *, loc=None, ip=None):
     """`load_global_x4` for data that this SM reads once: it is not kept in the L1 cache."""
-    return _load_x4("global.L1::no_allocate", Int32, Int64(address), loc, ip)
+    return load_x4("global.L1::no_allocate", Int32, Int64(address), loc, ip)
 
 
 @dsl_user_op
 def store_global_i32(address: Int64, value: Int32, *, loc=None, ip=None) -> None:
     """One 32-bit word to global memory. Alignment: 4 bytes."""
     operands = (Int64(address), Int32(value))
-    _asm(None, operands, "st.global.b32 [$0], $1;", "l,r", ordered=True, loc=loc, ip=ip)
+    inline_ptx(None, operands, "st.global.b32 [$0], $1;", "l,r", ordered=True, loc=loc, ip=ip)
 
 
 @dsl_user_op
 def store_global_f32x2(address: Int64, values, *, loc=None, ip=None) -> None:
     """Two FP32 values to global memory. Alignment: 8 bytes."""
     operands = [Int64(address), *(Float32(v) for v in values)]
-    _asm(None, operands, "st.global.v2.b32 [$0], {$1, $2};", "l,f,f", ordered=True, loc=loc, ip=ip)
+    inline_ptx(None, operands, "st.global.v2.b32 [$0], {$1, $2};", "l,f,f", ordered=True, loc=loc, ip=ip)
 
 
 @dsl_user_op
@@ -429,193 +369,51 @@ def load_device_f32x2(address: Int64, *, loc=None, ip=None):
     types = [T.f32()] * 2
     struct = llvm.StructType.get_literal(types)
     text = "ld.relaxed.gpu.global.v2.b32 {$0, $1}, [$2];"
-    result = _asm(struct, (Int64(address),), text, "=f,=f,l", ordered=True, loc=loc, ip=ip)
-    return _fields(Float32, result, types, loc, ip)
+    result = inline_ptx(struct, (Int64(address),), text, "=f,=f,l", ordered=True, loc=loc, ip=ip)
+    return struct_fields(Float32, result, types, loc, ip)
 
 
 @dsl_user_op
 def count_arrival(address: Int64, *, loc=None, ip=None) -> Int32:
     """Add 1 to a device-wide counter and return what it was; releases and acquires at device scope."""
     text = "atom.acq_rel.gpu.global.add.u32 $0, [$1], 1;"
-    return Int32(_asm(T.i32(), (Int64(address),), text, "=r,l", ordered=True, loc=loc, ip=ip))
+    return Int32(inline_ptx(T.i32(), (Int64(address),), text, "=r,l", ordered=True, loc=loc, ip=ip))
 
 
-@dsl_user_op
-def load_shared_f32x4(address: Int32, *, loc=None, ip=None):
-    """Four FP32 values from this CTA's shared memory. Alignment: 16 bytes."""
-    return _load_x4("shared::cta", Float32, Int32(address), loc, ip)
-
-
-@dsl_user_op
-def load_shared_f32x2(address: Int32, *, loc=None, ip=None):
-    """Two FP32 values from this CTA's shared memory. Alignment: 8 bytes."""
-    types = [T.f32()] * 2
-    struct = llvm.StructType.get_literal(types)
-    text = "ld.shared::cta.v2.b32 {$0, $1}, [$2];"
-    result = _asm(struct, (Int32(address),), text, "=f,=f,r", ordered=True, loc=loc, ip=ip)
-    return _fields(Float32, result, types, loc, ip)
-
-
-@dsl_user_op
-def store_shared_f32x4(address: Int32, values, *, loc=None, ip=None) -> None:
-    """Four FP32 values to this CTA's shared memory. Alignment: 16 bytes."""
-    operands = [Int32(address), *(Float32(v) for v in values)]
-    text = "st.shared::cta.v4.b32 [$0], {$1, $2, $3, $4};"
-    _asm(None, operands, text, "r,f,f,f,f", ordered=True, loc=loc, ip=ip)
-
-
-@dsl_user_op
-def store_shared_f32x2(address: Int32, values, *, loc=None, ip=None) -> None:
-    """Two FP32 values to this CTA's shared memory. Alignment: 8 bytes."""
-    operands = [Int32(address), *(Float32(v) for v in values)]
-    text = "st.shared::cta.v2.b32 [$0], {$1, $2};"
-    _asm(None, operands, text, "r,f,f", ordered=True, loc=loc, ip=ip)
-
-
-@dsl_user_op
-def load_shared_x4(address: Int32, *, loc=None, ip=None):
-    """Four 32-bit words from this CTA's shared memory. Alignment: 16 bytes."""
-    return _load_x4("shared::cta", Int32, Int32(address), loc, ip)
-
-
-@dsl_user_op
-def copy_async_16(shared: Int32, source: Int64, size: Int32, further: int = 0, *, loc=None, ip=None) -> None:
-    """Begin to copy 16 bytes from global to shared memory, past the L1 cache. Alignment: 16 bytes.
-
-    Of the source only the first `size` bytes are read, 0 for none; the rest is filled with zeros. further:
-    bytes to add to the source's address.
-    """
-    operands = (Int32(shared), Int64(source), Int32(size))
-    text = f"cp.async.cg.shared.global [$0], [$1+{further}], 16, $2;"
-    _asm(None, operands, text, "r,l,r", ordered=True, loc=loc, ip=ip)
-
-
-@dsl_user_op
-def copy_async_commit(*, loc=None, ip=None) -> None:
-    """Close this thread's group of copies."""
-    _asm(None, (), "cp.async.commit_group;", "", ordered=True, loc=loc, ip=ip)
-
-
-@dsl_user_op
-def copy_async_wait(pending: int, *, loc=None, ip=None) -> None:
-    """Wait until at most `pending` of this thread's latest groups are unfinished. A barrier for others."""
-    _asm(None, (), f"cp.async.wait_group {pending};", "", ordered=True, loc=loc, ip=ip)
-
-
-@dsl_user_op
-def map_to_rank(address: Int32, rank: Int32, *, loc=None, ip=None) -> Int32:
-    """The `shared::cluster` address at which CTA `rank` of this cluster holds `address`."""
-    operands = (Int32(address), Int32(rank))
-    text = "mapa.shared::cluster.u32 $0, $1, $2;"
-    return Int32(_asm(T.i32(), operands, text, "=r,r,r", loc=loc, ip=ip))
-
-
-@dsl_user_op
-def store_async_f32x4(remote: Int32, values, barrier: Int32, *, loc=None, ip=None) -> None:
-    """Send four FP32 values to a CTA of the cluster; 16 transaction bytes complete on its barrier.
-
-    remote, barrier: `shared::cluster` addresses (`map_to_rank`) in the same CTA. Alignment: 16 bytes.
-    """
-    operands = [Int32(remote), Int32(barrier), *(Float32(v) for v in values)]
-    text = "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [$0], {$2, $3, $4, $5}, [$1];"
-    _asm(None, operands, text, "r,r,f,f,f,f", ordered=True, loc=loc, ip=ip)
-
-
-@dsl_user_op
-def store_async_f32x2(remote: Int32, values, barrier: Int32, *, loc=None, ip=None) -> None:
-    """Send two FP32 values; 8 transaction bytes. Otherwise as `store_async_f32x4`."""
-    operands = [Int32(remote), Int32(barrier), *(Float32(v) for v in values)]
-    text = "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [$0], {$2, $3}, [$1];"
-    _asm(None, operands, text, "r,r,f,f", ordered=True, loc=loc, ip=ip)
-
-
-@dsl_user_op
-def mbarrier_init(barrier: Int32, arrivals: int, *, loc=None, ip=None) -> None:
-    """Start an mbarrier that expects `arrivals` arrivals a phase. One thread; then a fence."""
-    text = f"mbarrier.init.shared::cta.b64 [$0], {arrivals};"
-    _asm(None, (Int32(barrier),), text, "r", ordered=True, loc=loc, ip=ip)
-
-
-@dsl_user_op
-def mbarrier_init_fence(*, loc=None, ip=None) -> None:
-    """Make this thread's `mbarrier_init` visible to the cluster at its next cluster barrier."""
-    _asm(None, (), "fence.mbarrier_init.release.cluster;", "", ordered=True, loc=loc, ip=ip)
-
-
-@dsl_user_op
-def mbarrier_arrive_expect(barrier: Int32, transaction_bytes: Int32 | int, *, loc=None, ip=None) -> None:
-    """Arrive once and expect `transaction_bytes` more bytes in this phase."""
-    opcode = "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0]"
-    if isinstance(transaction_bytes, int):
-        text, operands = f"{opcode}, {transaction_bytes};", (Int32(barrier),)
-    else:
-        text, operands = f"{opcode}, $1;", (Int32(barrier), Int32(transaction_bytes))
-    _asm(None, operands, text, ",".join("r" * len(operands)), ordered=True, loc=loc, ip=ip)
-
-
-@dsl_user_op
-def mbarrier_wait_cluster(barrier: Int32, parity: int, *, loc=None, ip=None) -> None:
-    """Wait for the phase of this parity, acquiring what any CTA of the cluster released into it."""
-    text = (
-        "{ .reg .pred done; "
-        "WAIT_${:uid}: "
-        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [$0], " + str(parity) + "; "
-        "@!done bra WAIT_${:uid}; }"
-    )
-    _asm(None, (Int32(barrier),), text, "r", ordered=True, loc=loc, ip=ip)
-
-
-@dsl_user_op
-def cluster_arrive(*, loc=None, ip=None) -> None:
-    """Arrive at the cluster barrier without ordering memory. Every thread of the cluster, once."""
-    _asm(None, (), "barrier.cluster.arrive.relaxed.aligned;", "", ordered=True, loc=loc, ip=ip)
-
-
-@dsl_user_op
-def cluster_wait(*, loc=None, ip=None) -> None:
-    """Wait until every thread of the cluster has arrived; acquires."""
-    _asm(None, (), "barrier.cluster.wait.acquire.aligned;", "", ordered=True, loc=loc, ip=ip)
-
-
-@dsl_user_op
-def cta_sync(*, loc=None, ip=None) -> None:
-    """Barrier of all threads of the CTA; orders their shared-memory accesses."""
-    _asm(None, (), "bar.sync 0;", "", ordered=True, loc=loc, ip=ip)
+# ============================================================================================================
+# stages/ptx/index.py
+#
+# Addresses of elements, and the indices of the block and the thread.
+#
+# Contract
+#     Called by any thread.
+#
+# Source: PTX ISA 8.8, mad, special registers.
+# ============================================================================================================
 
 
 @dsl_user_op
 def element_address(base: Int64, index: Int32, stride: Int32, *, loc=None, ip=None) -> Int64:
     """base + index * stride, in one instruction: index and stride are unsigned, the product has 64 bits."""
     operands = (Int32(index), Int32(stride), Int64(base))
-    return Int64(_asm(T.i64(), operands, "mad.wide.u32 $0, $1, $2, $3;", "=l,r,r,l", loc=loc, ip=ip))
+    return Int64(inline_ptx(T.i64(), operands, "mad.wide.u32 $0, $1, $2, $3;", "=l,r,r,l", loc=loc, ip=ip))
 
 
 @dsl_user_op
 def block_index_again(*, loc=None, ip=None) -> tuple[Int32, Int32, Int32]:
     """(x, y, z) of the block, read where this stands: the compiler keeps no earlier value in registers."""
-    return tuple(_special(f"ctaid.{axis}", loc, ip) for axis in "xyz")
+    return tuple(special_register(f"ctaid.{axis}", loc, ip) for axis in "xyz")
 
 
 @dsl_user_op
 def thread_index_again(*, loc=None, ip=None) -> Int32:
     """x of the thread, read where this stands, as `block_index_again` does."""
-    return _special("tid.x", loc, ip)
+    return special_register("tid.x", loc, ip)
 
 
-def _special(name, loc, ip):
-    return Int32(_asm(T.i32(), (), f"mov.u32 $0, %{name};", "=r", ordered=True, loc=loc, ip=ip))
-
-
-@dsl_user_op
-def griddep_wait(*, loc=None, ip=None) -> None:
-    """Wait until the kernels this one depends on have finished and their writes are visible."""
-    _asm(None, (), "griddepcontrol.wait;", "", ordered=True, loc=loc, ip=ip)
-
-
-@dsl_user_op
-def griddep_launch_dependents(*, loc=None, ip=None) -> None:
-    """Let a dependent kernel start; it still waits for this one's end before it reads."""
-    _asm(None, (), "griddepcontrol.launch_dependents;", "", ordered=True, loc=loc, ip=ip)
+def special_register(name, loc, ip):
+    """A 32-bit special register, read at this place in the order of memory operations."""
+    return Int32(inline_ptx(T.i32(), (), f"mov.u32 $0, %{name};", "=r", ordered=True, loc=loc, ip=ip))
 
 
 # ============================================================================================================
@@ -775,6 +573,62 @@ class RegisterPrefetch:
             words = stream_global_x4(address + Int64(2 * chunk_dim(c, quarter)))
             for i, word in enumerate(words):
                 fragments[tile * pairs(self.head_dim) + 4 * c + i] = word
+
+
+# ============================================================================================================
+# stages/ptx/matrix.py
+#
+# Warp-wide matrix instructions: mma.sync, movmatrix, ldmatrix.
+#
+# Contract
+#     Called by all 32 lanes of a warp together. Nothing here checks an address or an alignment.
+#
+# Source: PTX ISA 8.8, matrix fragments for mma.m16n8k16, movmatrix, ldmatrix.
+# ============================================================================================================
+
+
+@dsl_user_op
+def mma_bf16(a, b, c, *, loc=None, ip=None):
+    """`mma.sync.m16n8k16`: c + a @ b, BF16 operands, FP32 accumulation.
+
+    a: four BF16 pairs, rows (g, g+8, g, g+8) at columns (2t, 2t, 2t+8, 2t+8) for lane 4 g + t.
+    b: two BF16 pairs, rows (2t, 2t+8) of column g.
+    c: four FP32 values, rows (g, g, g+8, g+8) at columns (2t, 2t+1, 2t, 2t+1), and so is the result.
+    """
+    types = [T.f32()] * 4
+    text = (
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+        "{$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};"
+    )
+    operands = [*(Int32(x) for x in (*a, *b)), *(Float32(x) for x in c)]
+    constraints = "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f"
+    struct = llvm.StructType.get_literal(types)
+    result = inline_ptx(struct, operands, text, constraints, collective=True, loc=loc, ip=ip)
+    return struct_fields(Float32, result, types, loc, ip)
+
+
+@dsl_user_op
+def movmatrix(pair: Int32, *, loc=None, ip=None) -> Int32:
+    """Transpose an 8 x 8 BF16 matrix held one pair a lane.
+
+    Lane 4 g + t gives row g, columns 2t and 2t+1; it receives rows 2t and 2t+1 of column g.
+    """
+    text = "movmatrix.sync.aligned.m8n8.trans.b16 $0, $1;"
+    return Int32(inline_ptx(T.i32(), (Int32(pair),), text, "=r,r", collective=True, loc=loc, ip=ip))
+
+
+@dsl_user_op
+def load_matrices_transposed(row: Int32, *, loc=None, ip=None):
+    """`ldmatrix.x4.trans`: four 8 x 8 BF16 matrices from shared memory, transposed.
+
+    row: lane i gives the address of row i % 8 of matrix i // 8, 16 bytes, 16-byte aligned. Lane 4 g + t
+    receives, of each matrix, rows 2t and 2t+1 of column g, a BF16 pair.
+    """
+    types = [T.i32()] * 4
+    struct = llvm.StructType.get_literal(types)
+    text = "ldmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16 {$0, $1, $2, $3}, [$4];"
+    result = inline_ptx(struct, (Int32(row),), text, "=r,=r,=r,=r,r", ordered=True, loc=loc, ip=ip)
+    return struct_fields(Int32, result, types, loc, ip)
 
 
 # ============================================================================================================
@@ -997,6 +851,67 @@ def lane_units(state: RowState, half: int, row: Int32, head_dim: int) -> RowUnit
 
 
 # ============================================================================================================
+# stages/ptx/bf16.py
+#
+# Pairs of BF16 values in 32 bits, the first in the low half.
+#
+# Contract
+#     Called by any thread; no side effects.
+#
+# Source: PTX ISA 8.8, cvt.
+# ============================================================================================================
+
+
+@dsl_user_op
+def pack_bf16(low: Float32, high: Float32, *, loc=None, ip=None) -> Int32:
+    """Round two FP32 values to BF16 (nearest even) and pack them, `low` in bits 0:16."""
+    operands = (Float32(high), Float32(low))
+    text = "cvt.rn.bf16x2.f32 $0, $1, $2;"
+    return Int32(inline_ptx(T.i32(), operands, text, "=r,f,f", loc=loc, ip=ip))
+
+
+@dsl_user_op
+def unpack_bf16(pair: Int32, *, loc=None, ip=None) -> tuple[Float32, Float32]:
+    """The two BF16 values of a pair, widened exactly to FP32: (bits 0:16, bits 16:32)."""
+    low = (pair << Int32(16)).bitcast(Float32, loc=loc, ip=ip)
+    high = (pair & Int32(-65536)).bitcast(Float32, loc=loc, ip=ip)
+    return low, high
+
+
+# ============================================================================================================
+# stages/ptx/warp.py
+#
+# Exchange between the lanes of a warp, and their barrier.
+#
+# Contract
+#     Called by all 32 lanes of a warp together.
+#
+# Source: PTX ISA 8.8, shfl.sync, bar.warp.sync.
+# ============================================================================================================
+
+
+@dsl_user_op
+def shuffle_xor(value: Float32, lanes: int, *, loc=None, ip=None) -> Float32:
+    """The value of the lane whose index differs by the bits of `lanes` (a compile-time integer)."""
+    text = f"shfl.sync.bfly.b32 $0, $1, {lanes}, 31, -1;"
+    return Float32(inline_ptx(T.f32(), (Float32(value),), text, "=f,f", collective=True, loc=loc, ip=ip))
+
+
+@dsl_user_op
+def shuffle_index(value: Int32, lane: Int32, *, loc=None, ip=None) -> Int32:
+    """The value of lane `lane` % 32 of the warp."""
+    operands = (Int32(value), Int32(lane))
+    text = "shfl.sync.idx.b32 $0, $1, $2, 31, -1;"
+    return Int32(inline_ptx(T.i32(), operands, text, "=r,r,r", collective=True, loc=loc, ip=ip))
+
+
+@dsl_user_op
+def warp_sync(*, loc=None, ip=None) -> None:
+    """Barrier of the 32 lanes of a warp; orders their memory accesses."""
+    inline_ptx(None, (), "bar.warp.sync -1;", "", ordered=True, loc=loc, ip=ip)
+
+
+# ============================================================================================================
 # stages/softmax/online.py
 #
 # Online softmax: scores become weights, the running maximum and sum of each row move on.
@@ -1202,6 +1117,101 @@ class MmaValues:
 
 
 # ============================================================================================================
+# stages/ptx/barrier.py
+#
+# Barriers of the CTA and of the cluster, and the dependencies of a launch on the one before it.
+#
+# Contract
+#     The barriers are called by every thread of the CTA or of the cluster, the dependencies by any thread. All
+#     keep their place among the thread's memory operations.
+#
+# Source: PTX ISA 8.8, bar, barrier.cluster, griddepcontrol.
+# ============================================================================================================
+
+
+@dsl_user_op
+def cta_sync(*, loc=None, ip=None) -> None:
+    """Barrier of all threads of the CTA; orders their shared-memory accesses."""
+    inline_ptx(None, (), "bar.sync 0;", "", ordered=True, loc=loc, ip=ip)
+
+
+@dsl_user_op
+def cluster_arrive(*, loc=None, ip=None) -> None:
+    """Arrive at the cluster barrier without ordering memory. Every thread of the cluster, once."""
+    inline_ptx(None, (), "barrier.cluster.arrive.relaxed.aligned;", "", ordered=True, loc=loc, ip=ip)
+
+
+@dsl_user_op
+def cluster_wait(*, loc=None, ip=None) -> None:
+    """Wait until every thread of the cluster has arrived; acquires."""
+    inline_ptx(None, (), "barrier.cluster.wait.acquire.aligned;", "", ordered=True, loc=loc, ip=ip)
+
+
+@dsl_user_op
+def griddep_wait(*, loc=None, ip=None) -> None:
+    """Wait until the kernels this one depends on have finished and their writes are visible."""
+    inline_ptx(None, (), "griddepcontrol.wait;", "", ordered=True, loc=loc, ip=ip)
+
+
+@dsl_user_op
+def griddep_launch_dependents(*, loc=None, ip=None) -> None:
+    """Let a dependent kernel start; it still waits for this one's end before it reads."""
+    inline_ptx(None, (), "griddepcontrol.launch_dependents;", "", ordered=True, loc=loc, ip=ip)
+
+
+# ============================================================================================================
+# stages/ptx/shared_memory.py
+#
+# Loads and stores of the CTA's own shared memory.
+#
+# Contract
+#     Called by any thread. Addresses are plain `Int32`, of the window `shared::cta`; nothing here checks a
+#     bound or an alignment. All keep their order among the thread's memory operations; a thread that reads what
+#     another one wrote needs a barrier in between.
+#
+# Source: PTX ISA 8.8, ld, st.
+# ============================================================================================================
+
+
+@dsl_user_op
+def load_shared_f32x4(address: Int32, *, loc=None, ip=None):
+    """Four FP32 values from this CTA's shared memory. Alignment: 16 bytes."""
+    return load_x4("shared::cta", Float32, Int32(address), loc, ip)
+
+
+@dsl_user_op
+def load_shared_f32x2(address: Int32, *, loc=None, ip=None):
+    """Two FP32 values from this CTA's shared memory. Alignment: 8 bytes."""
+    types = [T.f32()] * 2
+    struct = llvm.StructType.get_literal(types)
+    text = "ld.shared::cta.v2.b32 {$0, $1}, [$2];"
+    result = inline_ptx(struct, (Int32(address),), text, "=f,=f,r", ordered=True, loc=loc, ip=ip)
+    return struct_fields(Float32, result, types, loc, ip)
+
+
+@dsl_user_op
+def load_shared_x4(address: Int32, *, loc=None, ip=None):
+    """Four 32-bit words from this CTA's shared memory. Alignment: 16 bytes."""
+    return load_x4("shared::cta", Int32, Int32(address), loc, ip)
+
+
+@dsl_user_op
+def store_shared_f32x4(address: Int32, values, *, loc=None, ip=None) -> None:
+    """Four FP32 values to this CTA's shared memory. Alignment: 16 bytes."""
+    operands = [Int32(address), *(Float32(v) for v in values)]
+    text = "st.shared::cta.v4.b32 [$0], {$1, $2, $3, $4};"
+    inline_ptx(None, operands, text, "r,f,f,f,f", ordered=True, loc=loc, ip=ip)
+
+
+@dsl_user_op
+def store_shared_f32x2(address: Int32, values, *, loc=None, ip=None) -> None:
+    """Two FP32 values to this CTA's shared memory. Alignment: 8 bytes."""
+    operands = [Int32(address), *(Float32(v) for v in values)]
+    text = "st.shared::cta.v2.b32 [$0], {$1, $2};"
+    inline_ptx(None, operands, text, "r,f,f", ordered=True, loc=loc, ip=ip)
+
+
+# ============================================================================================================
 # stages/warp_merge/shared.py
 #
 # Warp merge: the partials of a CTA's warps become one partial a row, through shared memory.
@@ -1265,6 +1275,97 @@ class SharedWarpMerge:
             parts = [load_shared_f32x4(r + 16 * unit) for r in records]
             o.append([weighted_sum(factors, [part[d] for part in parts]) for d in range(4)])
         return RowUnits(row, units, m, l, o)
+
+
+# ============================================================================================================
+# stages/ptx/cluster.py
+#
+# Distributed shared memory: addresses in the CTAs of a cluster, and asynchronous stores to them.
+#
+# Contract
+#     Called by any thread. A store completes on an mbarrier of the CTA that receives it, which must have
+#     initialised the barrier, and must not have ended, when the bytes arrive. Nothing here checks a bound or an
+#     alignment.
+#
+# Source: PTX ISA 8.8, mapa, st.async.
+# ============================================================================================================
+
+
+@dsl_user_op
+def map_to_rank(address: Int32, rank: Int32, *, loc=None, ip=None) -> Int32:
+    """The `shared::cluster` address at which CTA `rank` of this cluster holds `address`."""
+    operands = (Int32(address), Int32(rank))
+    text = "mapa.shared::cluster.u32 $0, $1, $2;"
+    return Int32(inline_ptx(T.i32(), operands, text, "=r,r,r", loc=loc, ip=ip))
+
+
+@dsl_user_op
+def store_async_f32x4(remote: Int32, values, barrier: Int32, *, loc=None, ip=None) -> None:
+    """Send four FP32 values to a CTA of the cluster; 16 transaction bytes complete on its barrier.
+
+    remote, barrier: `shared::cluster` addresses (`map_to_rank`) in the same CTA. Alignment: 16 bytes.
+    """
+    operands = [Int32(remote), Int32(barrier), *(Float32(v) for v in values)]
+    text = "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [$0], {$2, $3, $4, $5}, [$1];"
+    inline_ptx(None, operands, text, "r,r,f,f,f,f", ordered=True, loc=loc, ip=ip)
+
+
+@dsl_user_op
+def store_async_f32x2(remote: Int32, values, barrier: Int32, *, loc=None, ip=None) -> None:
+    """Send two FP32 values; 8 transaction bytes. Otherwise as `store_async_f32x4`."""
+    operands = [Int32(remote), Int32(barrier), *(Float32(v) for v in values)]
+    text = "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [$0], {$2, $3}, [$1];"
+    inline_ptx(None, operands, text, "r,r,f,f", ordered=True, loc=loc, ip=ip)
+
+
+# ============================================================================================================
+# stages/ptx/mbarrier.py
+#
+# mbarriers in the CTA's shared memory: initialise, arrive, wait.
+#
+# Contract
+#     Called by any thread, of which one initialises a barrier; before others use it, a fence and a barrier of
+#     the CTA or the cluster. A phase completes when its arrivals and its transaction bytes are all there; the
+#     parity of the first phase is 0.
+#
+# Source: PTX ISA 8.8, parallel synchronization and communication instructions: mbarrier.
+# ============================================================================================================
+
+
+@dsl_user_op
+def mbarrier_init(barrier: Int32, arrivals: int, *, loc=None, ip=None) -> None:
+    """Start an mbarrier that expects `arrivals` arrivals a phase. One thread; then a fence."""
+    text = f"mbarrier.init.shared::cta.b64 [$0], {arrivals};"
+    inline_ptx(None, (Int32(barrier),), text, "r", ordered=True, loc=loc, ip=ip)
+
+
+@dsl_user_op
+def mbarrier_init_fence(*, loc=None, ip=None) -> None:
+    """Make this thread's `mbarrier_init` visible to the cluster at its next cluster barrier."""
+    inline_ptx(None, (), "fence.mbarrier_init.release.cluster;", "", ordered=True, loc=loc, ip=ip)
+
+
+@dsl_user_op
+def mbarrier_arrive_expect(barrier: Int32, transaction_bytes: Int32 | int, *, loc=None, ip=None) -> None:
+    """Arrive once and expect `transaction_bytes` more bytes in this phase."""
+    opcode = "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0]"
+    if isinstance(transaction_bytes, int):
+        text, operands = f"{opcode}, {transaction_bytes};", (Int32(barrier),)
+    else:
+        text, operands = f"{opcode}, $1;", (Int32(barrier), Int32(transaction_bytes))
+    inline_ptx(None, operands, text, ",".join("r" * len(operands)), ordered=True, loc=loc, ip=ip)
+
+
+@dsl_user_op
+def mbarrier_wait_cluster(barrier: Int32, parity: int, *, loc=None, ip=None) -> None:
+    """Wait for the phase of this parity, acquiring what any CTA of the cluster released into it."""
+    text = (
+        "{ .reg .pred done; "
+        "WAIT_${:uid}: "
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [$0], " + str(parity) + "; "
+        "@!done bra WAIT_${:uid}; }"
+    )
+    inline_ptx(None, (Int32(barrier),), text, "r", ordered=True, loc=loc, ip=ip)
 
 
 # ============================================================================================================
@@ -1457,7 +1558,117 @@ class NormGateEpilogue:
 
 
 # ============================================================================================================
-# variants/kernel.py
+# variants/kernels/arguments.py
+#
+# The arguments of the kernels: their names, types and order, for every launch.
+#
+# Contract
+#     A kernel takes three groups: addresses, integers, FP32 numbers. The fields of the groups, in order, are
+#     the parameters of the compiled kernel. What compiles a kernel, packs a call for the driver or launches on
+#     the emulator takes the order and the types from `parameters`.
+# ============================================================================================================
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """Global addresses of a call's tensors: 16-byte aligned, those of table and lengths 4-byte aligned."""
+
+    q: Int64
+    gate: Int64
+    cache: Int64
+    table: Int64
+    lengths: Int64
+    out: Int64
+
+    def __str__(self) -> str:
+        """Part of the kernel's entry name, which CuTe DSL makes of all arguments."""
+        return "addresses"
+
+
+@dataclass(frozen=True)
+class ScratchAddresses(Addresses):
+    """Also those of the memory where the clusters that share a request meet; 16-byte aligned."""
+
+    workspace: Int64
+    counters: Int64
+
+    __str__ = Addresses.__str__
+
+
+@dataclass(frozen=True)
+class Integers:
+    """Strides in bytes, and the extent of the block table.
+
+    q_stride, gate_stride, out_stride: of a token. page_stride, head_stride: of a page and a KV head in the
+    cache. table_stride: of a request in the block table, of which `columns` entries a request may be read.
+    """
+
+    q_stride: Int64
+    gate_stride: Int64
+    out_stride: Int64
+    page_stride: Int64
+    head_stride: Int64
+    table_stride: Int64
+    columns: Int32
+
+    def __str__(self) -> str:
+        """Part of the kernel's entry name."""
+        return "integers"
+
+
+@dataclass(frozen=True)
+class SplitIntegers(Integers):
+    """Also how requests are split.
+
+    window: in keys, at most 2**30; ignored by forms without a window. num_splits: clusters that share a
+    request.
+    """
+
+    window: Int32
+    num_splits: Int32
+
+    __str__ = Integers.__str__
+
+
+@dataclass(frozen=True)
+class Floats:
+    """FP32 numbers. scale_log2: softmax scale times log2(e). eps: of the norm."""
+
+    scale_log2: Float32
+    eps: Float32
+
+    def __str__(self) -> str:
+        """Part of the kernel's entry name."""
+        return "floats"
+
+
+STRUCT_CODES = {Int64: "q", Int32: "i", Float32: "f"}
+"""How Python's struct calls the types of parameters, in the machine's own size, order and alignment."""
+
+
+def groups(kernel_class: type[Any]) -> tuple[type[Any], ...]:
+    """The argument groups of a kernel, as the signature of its device function names them."""
+    signature = inspect.signature(inspect.unwrap(kernel_class.kernel))
+    found = tuple(p.annotation for p in signature.parameters.values() if p.name != "self")
+    expected = (Addresses, Integers, Floats)
+    if len(found) != len(expected) or not all(map(issubclass, found, expected)):
+        names = ", ".join(group.__name__ for group in found)
+        raise TypeError(f"{kernel_class.__name__} takes {names}: needed are addresses, integers, floats")
+    return found
+
+
+@functools.cache
+def parameters(kernel_class: type[Any]) -> dict[str, str]:
+    """The struct code of each parameter of a kernel, by its name, in order."""
+    return {
+        field.name: STRUCT_CODES[field.type]
+        for group in groups(kernel_class)
+        for field in dataclasses.fields(group)
+    }
+
+
+# ============================================================================================================
+# variants/kernels/base.py
 #
 # What the kernels have in common: the facts of the problem, the addresses of rows, and the order of stages.
 #
@@ -1520,6 +1731,33 @@ class AttentionKernel:
     def row_groups(self) -> int:
         """Row groups of one request and KV head."""
         return self.rows // ROWS
+
+    @property
+    def launch_options(self) -> dict[str, Any]:
+        """What the launch needs besides its extent."""
+        return {}
+
+    @cute.jit
+    def __call__(
+        self,
+        addresses: Addresses,
+        integers: Integers,
+        floats: Floats,
+        grid_x: Int32,
+        grid_y: Int32,
+        grid_z: Int32,
+        stream: cuda.CUstream,
+    ):
+        """Launch the kernel over a grid of CTAs, which `grid` gives."""
+        self.kernel(addresses, integers, floats).launch(
+            grid=[grid_x, grid_y, grid_z],
+            block=[32 * self.warps, 1, 1],
+            cluster=[self.cluster, 1, 1],
+            smem=self.shared_bytes,
+            use_pdl=self.pdl,
+            stream=stream,
+            **self.launch_options,
+        )
 
     def row(self, base, stride, request, kv_head, row) -> Int64:
         """Address of one of a request's rows in q, gate or out."""
@@ -1602,7 +1840,7 @@ class AttentionKernel:
 
 
 # ============================================================================================================
-# variants/cluster.py
+# variants/kernels/cluster.py
 #
 # The cluster kernel: one launch, one cluster for each row group of a request and KV head.
 #
@@ -1638,82 +1876,12 @@ class ClusterKernel(AttentionKernel):
     pages: Any
     warp_merge: Any
 
-    def grid(self, requests, kv_heads):
+    def grid(self, requests: int, kv_heads: int, num_splits: int) -> tuple[int, int, int]:
         """The launch's extent in CTAs; it depends on nothing else."""
-        return [self.cluster * self.row_groups * requests, kv_heads, 1]
-
-    @cute.jit
-    def __call__(
-        self,
-        q: cute.Pointer,
-        gate: cute.Pointer,
-        cache: cute.Pointer,
-        table: cute.Pointer,
-        lengths: cute.Pointer,
-        out: cute.Pointer,
-        q_stride: Int64,
-        gate_stride: Int64,
-        out_stride: Int64,
-        page_stride: Int64,
-        head_stride: Int64,
-        table_stride: Int64,
-        columns: Int32,
-        scale_log2: Float32,
-        eps: Float32,
-        requests: Int32,
-        kv_heads: Int32,
-        stream: cuda.CUstream,
-    ):
-        """Launch for `requests` requests and `kv_heads` KV heads.
-
-        All strides are in bytes: of a token in q, gate and out, of a page and a KV head in the cache, of a
-        request in the table, of which `columns` entries a request may be read. scale_log2: softmax scale
-        times log2(e).
-        """
-        self.kernel(
-            q.toint(),
-            gate.toint(),
-            cache.toint(),
-            table.toint(),
-            lengths.toint(),
-            out.toint(),
-            q_stride,
-            gate_stride,
-            out_stride,
-            page_stride,
-            head_stride,
-            table_stride,
-            columns,
-            scale_log2,
-            eps,
-        ).launch(
-            grid=self.grid(requests, kv_heads),
-            block=[32 * self.warps, 1, 1],
-            cluster=[self.cluster, 1, 1],
-            smem=self.shared_bytes,
-            use_pdl=self.pdl,
-            stream=stream,
-        )
+        return self.cluster * self.row_groups * requests, kv_heads, 1
 
     @cute.kernel
-    def kernel(
-        self,
-        q: Int64,
-        gate: Int64,
-        cache: Int64,
-        table: Int64,
-        lengths: Int64,
-        out: Int64,
-        q_stride: Int64,
-        gate_stride: Int64,
-        out_stride: Int64,
-        page_stride: Int64,
-        head_stride: Int64,
-        table_stride: Int64,
-        columns: Int32,
-        scale_log2: Float32,
-        eps: Float32,
-    ):
+    def kernel(self, addresses: Addresses, integers: Integers, floats: Floats):
         """One CTA: attend some pages for one row group, then finish the rows that this rank owns."""
         warp = cute.arch.warp_idx()
         block, kv_head, _ = cute.arch.block_idx()
@@ -1730,20 +1898,24 @@ class ClusterKernel(AttentionKernel):
             griddep_wait()
 
         # Everything that can be read before the length is known.
-        length = load_global_i32(lengths + Int64(request) * 4)
+        length = load_global_i32(addresses.lengths + Int64(request) * 4)
         walk = PageWalk(
-            table=table + Int64(request) * table_stride,
-            columns=columns,
-            cache=cache + Int64(kv_head) * head_stride,
-            page_stride=Int32(page_stride),
+            table=addresses.table + Int64(request) * integers.table_stride,
+            columns=integers.columns,
+            cache=addresses.cache + Int64(kv_head) * integers.head_stride,
+            page_stride=Int32(integers.page_stride),
             first=rank * self.warps + warp,
             stride=self.cluster * self.warps,
         )
         incoming = self.pages.begin(walk)
+        scale_log2 = floats.scale_log2
+        q, q_stride = addresses.q, integers.q_stride
         query = self.load_query(q, q_stride, request, kv_head, row_group, scale_log2)
         owned_rows = self.owned_rows(rank, warp, ROWS)
         gates = [
-            self.epilogue.load_gate(self.row(gate, gate_stride, request, kv_head, first_row + row))
+            self.epilogue.load_gate(
+                self.row(addresses.gate, integers.gate_stride, request, kv_head, first_row + row)
+            )
             for _, row in owned_rows
         ]
 
@@ -1767,8 +1939,47 @@ class ClusterKernel(AttentionKernel):
             if owned < self.push.rows_per_rank(ROWS):
                 self.push.wait(arrived)
                 _, l, o = self.cluster_merge.merge(rank_partials, owned)
-                out_row = self.row(out, out_stride, request, kv_head, first_row + row)
-                self.epilogue.store(out_row, l, o, gates[i], eps)
+                out_row = self.row(addresses.out, integers.out_stride, request, kv_head, first_row + row)
+                self.epilogue.store(out_row, l, o, gates[i], floats.eps)
+
+
+# ============================================================================================================
+# stages/ptx/async_copy.py
+#
+# Asynchronous copies from global to shared memory: cp.async by each thread, cp.async.bulk by one.
+#
+# Contract
+#     Called by any thread. The bytes of `copy_async_16` belong to the calling thread's groups: after
+#     `copy_async_wait` they are visible to that thread, and to others after a barrier. The bytes of `copy_bulk`
+#     complete on an mbarrier (`stages.ptx.mbarrier`), and are visible to who waits for its phase. Nothing here
+#     checks a bound or an alignment.
+#
+# Source: PTX ISA 8.8, cp.async, cp.async.bulk.
+# ============================================================================================================
+
+
+@dsl_user_op
+def copy_async_16(shared: Int32, source: Int64, size: Int32, further: int = 0, *, loc=None, ip=None) -> None:
+    """Begin to copy 16 bytes from global to shared memory, past the L1 cache. Alignment: 16 bytes.
+
+    Of the source only the first `size` bytes are read, 0 for none; the rest is filled with zeros. further:
+    bytes to add to the source's address.
+    """
+    operands = (Int32(shared), Int64(source), Int32(size))
+    text = f"cp.async.cg.shared.global [$0], [$1+{further}], 16, $2;"
+    inline_ptx(None, operands, text, "r,l,r", ordered=True, loc=loc, ip=ip)
+
+
+@dsl_user_op
+def copy_async_commit(*, loc=None, ip=None) -> None:
+    """Close this thread's group of copies."""
+    inline_ptx(None, (), "cp.async.commit_group;", "", ordered=True, loc=loc, ip=ip)
+
+
+@dsl_user_op
+def copy_async_wait(pending: int, *, loc=None, ip=None) -> None:
+    """Wait until at most `pending` of this thread's latest groups are unfinished. A barrier for others."""
+    inline_ptx(None, (), f"cp.async.wait_group {pending};", "", ordered=True, loc=loc, ip=ip)
 
 
 # ============================================================================================================
@@ -2132,7 +2343,7 @@ class WorkspaceMerge:
 
 
 # ============================================================================================================
-# variants/request.py
+# variants/kernels/request.py
 #
 # Where the rows and the pages of one request and KV head are, and where its clusters meet.
 #
@@ -2211,9 +2422,9 @@ class Shares:
 
 
 # ============================================================================================================
-# variants/stream.py
+# variants/kernels/batch.py
 #
-# The stream kernel: each request's pages spread over several clusters, read once for all of its rows.
+# The batch kernel: each request's pages spread over several clusters, read once for all of its rows.
 #
 # Contract
 #     Grid (cluster * slice_clusters * R, H, ceil(num_splits / slice_clusters)), clusters of `cluster` CTAs of
@@ -2237,8 +2448,8 @@ class Shares:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StreamKernel(AttentionKernel):
-    """One compiled form of the stream kernel.
+class BatchKernel(AttentionKernel):
+    """One compiled form of the batch kernel.
 
     ring_pages_per_step: pages of a request that are attended at once. resident_ctas: CTAs that fit on a
     multiprocessor, as far as registers go. windowed: the deployment has a window. The offsets are bytes from
@@ -2270,131 +2481,68 @@ class StreamKernel(AttentionKernel):
         """Clusters of a request and KV head in one z slice of the grid."""
         return 1
 
-    def form(self, *, pdl: bool, windowed: bool) -> "StreamKernel":
+    def form(self, *, pdl: bool, windowed: bool) -> "BatchKernel":
         """The form of this kernel for a deployment."""
         return dataclasses.replace(self, pdl=pdl, windowed=windowed)
 
-    def grid(self, requests, kv_heads, num_splits):
+    def grid(self, requests: int, kv_heads: int, num_splits: int) -> tuple[int, int, int]:
         """The launch's extent in CTAs; it depends on nothing else."""
         slices = (num_splits + (self.slice_clusters - 1)) // self.slice_clusters
-        return [self.cluster * self.slice_clusters * requests, kv_heads, slices]
+        return self.cluster * self.slice_clusters * requests, kv_heads, slices
 
-    @cute.jit
-    def __call__(
-        self,
-        q: cute.Pointer,
-        gate: cute.Pointer,
-        cache: cute.Pointer,
-        table: cute.Pointer,
-        lengths: cute.Pointer,
-        out: cute.Pointer,
-        workspace: cute.Pointer,
-        counters: cute.Pointer,
-        q_stride: Int64,
-        gate_stride: Int64,
-        out_stride: Int64,
-        page_stride: Int64,
-        head_stride: Int64,
-        table_stride: Int64,
-        columns: Int32,
-        window: Int32,
-        scale_log2: Float32,
-        eps: Float32,
-        requests: Int32,
-        kv_heads: Int32,
-        num_splits: Int32,
-        stream: cuda.CUstream,
-    ):
-        """Launch for `requests` requests and `kv_heads` KV heads; `num_splits` clusters share a long request.
-
-        All strides are in bytes: of a token in q, gate and out, of a page and a KV head in the cache, of a
-        request in the table, of which `columns` entries a request may be read. scale_log2: softmax scale
-        times log2(e). window: in keys, at most 2**30; ignored unless windowed.
-        """
-        self.kernel(
-            q.toint(),
-            gate.toint(),
-            cache.toint(),
-            table.toint(),
-            lengths.toint(),
-            out.toint(),
-            workspace.toint(),
-            counters.toint(),
-            q_stride,
-            gate_stride,
-            out_stride,
-            page_stride,
-            head_stride,
-            table_stride,
-            columns,
-            window,
-            num_splits,
-            scale_log2,
-            eps,
-        ).launch(
-            grid=self.grid(requests, kv_heads, num_splits),
-            block=[32 * self.warps, 1, 1],
-            cluster=[self.cluster, 1, 1],
-            smem=self.shared_bytes,
-            min_blocks_per_mp=self.resident_ctas,
-            # The default, but said: otherwise CuTe DSL asks a GPU how much memory so many CTAs may have.
-            preferred_smem_carveout=-1,
-            use_pdl=self.pdl,
-            stream=stream,
-        )
+    @property
+    def launch_options(self) -> dict[str, Any]:
+        """Registers for `resident_ctas` CTAs a multiprocessor."""
+        # The carveout is the default, but said: otherwise CuTe DSL asks a GPU how much memory so many CTAs
+        # may have.
+        return {"min_blocks_per_mp": self.resident_ctas, "preferred_smem_carveout": -1}
 
     @cute.kernel
-    def kernel(
-        self,
-        q: Int64,
-        gate: Int64,
-        cache: Int64,
-        table: Int64,
-        lengths: Int64,
-        out: Int64,
-        workspace: Int64,
-        counters: Int64,
-        q_stride: Int64,
-        gate_stride: Int64,
-        out_stride: Int64,
-        page_stride: Int64,
-        head_stride: Int64,
-        table_stride: Int64,
-        columns: Int32,
-        window: Int32,
-        num_splits: Int32,
-        scale_log2: Float32,
-        eps: Float32,
-    ):
+    def kernel(self, addresses: ScratchAddresses, integers: SplitIntegers, floats: Floats):
         """One CTA: find its request, and what it needs."""
         block, kv_head, _ = cute.arch.block_idx()
         # By way of a shuffle, so that the compiler keeps them: it would read special registers in each step.
         request = shuffle_index(block // (self.cluster * self.slice_clusters), Int32(0))
         shared = cute.arch.get_dyn_smem(cutlass.Uint8, alignment=SHARED_ALIGN).toint()
         shared = shuffle_index(shared, Int32(0))
-        shares = Shares.prepare(num_splits * self.cluster)
+        shares = Shares.prepare(integers.num_splits * self.cluster)
         if cutlass.const_expr(self.pdl):
             griddep_launch_dependents()
             griddep_wait()
 
         # No key is looked for past the table, whatever the length says.
-        length, most = load_global_i32(lengths + Int64(request) * 4), columns * self.page_size
+        length, most = (
+            load_global_i32(addresses.lengths + Int64(request) * 4),
+            integers.columns * self.page_size,
+        )
         length = select(length < most, length, most)
         mask = CausalMask(
-            self.tokens, self.heads_per_kv, window if cutlass.const_expr(self.windowed) else None
+            self.tokens, self.heads_per_kv, integers.window if cutlass.const_expr(self.windowed) else None
         )
         first, count = self.needed_pages(length, mask)
-        rows = Rows(request, kv_head, q, q_stride, gate, gate_stride, out, out_stride, scale_log2, eps)
+        rows = Rows(
+            request=request,
+            kv_head=kv_head,
+            q=addresses.q,
+            q_stride=integers.q_stride,
+            gate=addresses.gate,
+            gate_stride=integers.gate_stride,
+            out=addresses.out,
+            out_stride=integers.out_stride,
+            scale_log2=floats.scale_log2,
+            eps=floats.eps,
+        )
         pages = Pages(
-            table=table + Int64(request) * table_stride,
-            columns=columns,
-            cache=cache + Int64(kv_head) * head_stride,
-            page_stride=Int32(page_stride),
+            table=addresses.table + Int64(request) * integers.table_stride,
+            columns=integers.columns,
+            cache=addresses.cache + Int64(kv_head) * integers.head_stride,
+            page_stride=Int32(integers.page_stride),
             length=length,
             first=first,
             count=count,
         )
-        self.serve(rows, pages, mask, shared, shares, Scratch(workspace, counters, num_splits))
+        scratch = Scratch(addresses.workspace, addresses.counters, integers.num_splits)
+        self.serve(rows, pages, mask, shared, shares, scratch)
 
     @cute.jit
     def serve(
@@ -2417,7 +2565,7 @@ class StreamKernel(AttentionKernel):
         self, rows: Rows, pages: Pages, mask: CausalMask, shared: Int32, shares: Shares, scratch: Scratch
     ):
         """One of several clusters: attend this CTA's share of the pages, then merge."""
-        state = self.stream(rows, pages, mask, shared, shares)
+        state = self.attend_share(rows, pages, mask, shared, shares)
         # What follows is worked out again, so that no register keeps it meanwhile.
         block, kv_head, z = block_index_again()
         request = block // (self.cluster * self.slice_clusters)
@@ -2425,7 +2573,7 @@ class StreamKernel(AttentionKernel):
         self.merge_clusters(rows, state, shared, scratch, self.cluster_index(block, z))
 
     @cute.jit
-    def stream(self, rows: Rows, pages: Pages, mask: CausalMask, shared: Int32, shares: Shares):
+    def attend_share(self, rows: Rows, pages: Pages, mask: CausalMask, shared: Int32, shares: Shares):
         """One of several clusters: this CTA's share of the pages, a row group a warp. Returns its state."""
         warp = cute.arch.warp_idx()
         block, _, z = cute.arch.block_idx()
@@ -2536,28 +2684,28 @@ class StreamKernel(AttentionKernel):
 
 
 # ============================================================================================================
-# variants/split.py
+# variants/kernels/split.py
 #
 # The split kernel: long contexts and sliding windows, the pages of long requests spread over clusters.
 #
 # Contract
-#     The stream kernel and its grid, with a way of its own for short requests: a z slice has a cluster of each
+#     The batch kernel and its grid, with a way of its own for short requests: a z slice has a cluster of each
 #     request for each row group. Which way a request goes is decided in the kernel, alike in all of its CTAs,
 #     from its length:
 #
 #     Short, at most `short_rounds` pages a warp of one cluster, counted from the first key that row 0 sees: the
 #     clusters of z slice 0 do what the cluster kernel does, one row group each; the other slices leave at once.
 #
-#     Long: as the stream kernel does, and clusters in excess of `num_splits` leave at once.
+#     Long: as the batch kernel does, and clusters in excess of `num_splits` leave at once.
 # ============================================================================================================
 
 
 @dataclass(frozen=True, kw_only=True)
-class SplitKernel(StreamKernel):
+class SplitKernel(BatchKernel):
     """One compiled form of the split kernel.
 
     pages_per_step: pages of a short request that a warp attends at once. short_rounds: pages a warp of one
-    cluster that still are a short request. The rest: see `StreamKernel`.
+    cluster that still are a short request. The rest: see `BatchKernel`.
     """
 
     pages_per_step: int
@@ -2766,7 +2914,7 @@ VARIANTS = (
     ),
     Variant(
         name="batch",
-        kernel=StreamKernel(
+        kernel=BatchKernel(
             name="attn2_batch",
             head_dim=64,
             heads_per_kv=8,
@@ -2796,7 +2944,23 @@ VARIANTS = (
 
 
 # ============================================================================================================
-# variants/checks.py
+# variants/refusal.py
+#
+# How an argument that cannot be served is refused.
+#
+# Contract
+#     The message names the argument, what it got and what it needs.
+# ============================================================================================================
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise ValueError with the message unless the condition holds."""
+    if not condition:
+        raise ValueError(message)
+
+
+# ============================================================================================================
+# variants/host/checks.py
 #
 # Checks of single arguments: a refusal names the argument, what it got and what it needs.
 #
@@ -2829,12 +2993,6 @@ class TensorFacts(NamedTuple):
     def __str__(self) -> str:
         """In words, for messages."""
         return f"{self.dtype} {list(self.shape)} with strides {list(self.strides)}"
-
-
-def require(condition: bool, message: str) -> None:
-    """Raise ValueError with the message unless the condition holds."""
-    if not condition:
-        raise ValueError(message)
 
 
 def is_whole(value: Any, least: int, most: float = math.inf) -> bool:
@@ -2977,7 +3135,7 @@ def check_address(name: str, address: int, alignment: int) -> None:
 
 
 # ============================================================================================================
-# variants/splits.py
+# variants/host/time_model.py
 #
 # Which kernel and how many clusters suit a deployment that does not say: a model of a launch's time.
 #
@@ -3095,7 +3253,23 @@ def layer_clusters(cluster: int, multiprocessors: int) -> int:
 
 
 # ============================================================================================================
-# variants/deployment.py
+# variants/identity.py
+#
+# What a generated module says of itself; its own values take the place of these.
+# ============================================================================================================
+
+
+def variant_named(name: Any) -> Variant:
+    """The variant of this name. Raises ValueError."""
+    for variant in VARIANTS:
+        if variant.name == name:
+            return variant
+    known = ", ".join(v.name for v in VARIANTS)
+    raise ValueError(f"variant must be one of {known}, got {name!r}")
+
+
+# ============================================================================================================
+# variants/host/deployment.py
 #
 # A deployment: what is known before serving. It picks the kernel, and with R and H its launch.
 #
@@ -3148,7 +3322,7 @@ class Deployment:
         return cheapest_splits(self.variant.kernel, requests, kv_heads, pages, multiprocessors)
 
     def launch_time(self, requests: int, kv_heads: int, multiprocessors: int) -> float:
-        """How long launches of so many requests take, in the unit of the model in `variants.splits`."""
+        """How long launches of so many requests take, in the unit of `variants.host.time_model`."""
         kernel, pages = self.variant.kernel, self.variant.most_pages(self.max_seq_len, self.window)
         if not self.splits:
             return alone_time(kernel, requests, kv_heads, pages, multiprocessors)
@@ -3216,17 +3390,8 @@ def check_context(max_seq_len: Any, window: Any) -> None:
     require(window is None or is_whole(window, 1), f"window must be None or an integer >= 1, got {window!r}")
 
 
-def variant_named(name: Any) -> Variant:
-    """The variant of this name. Raises ValueError."""
-    for variant in VARIANTS:
-        if variant.name == name:
-            return variant
-    known = ", ".join(v.name for v in VARIANTS)
-    raise ValueError(f"variant must be one of {known}, got {name!r}")
-
-
 # ============================================================================================================
-# variants/planning.py
+# variants/host/planning.py
 #
 # What an engine asks before it serves: which kernel, how many splits, how much scratch memory.
 #
@@ -3394,7 +3559,7 @@ def _scratch_bytes(requests, kv_heads, deployment: Deployment, device) -> tuple[
 
 
 # ============================================================================================================
-# variants/compile.py
+# variants/loading/compile.py
 #
 # Compiles kernels: from a form of a variant to machine code, with no GPU.
 #
@@ -3423,16 +3588,17 @@ def compile_form(form: Form, arch: str, options: str = "") -> Any:
     variant = variant_named(form.variant)
     require(variant.windows or not form.windowed, f"variant {variant.name!r} serves no window")
     kernel = variant.kernel.form(pdl=form.pdl, windowed=form.windowed)
-    values = {
-        cute.Pointer: make_ptr(cutlass.Uint8, 16, cute.AddressSpace.gmem, assumed_align=16),
-        **{Int64: Int64(16), Int32: Int32(1), Float32: Float32(1.0)},
-        cuda.CUstream: make_fake_stream(),
-    }
-    signature = inspect.signature(inspect.unwrap(type(kernel).__call__))
-    arguments = [values[p.annotation] for p in signature.parameters.values() if p.name != "self"]
+    # Compilation reads the types of the arguments, not their values.
+    values = {Int64: Int64(16), Int32: Int32(1), Float32: Float32(1.0)}
+    arguments = [
+        group(*(values[field.type] for field in dataclasses.fields(group))) for group in groups(type(kernel))
+    ]
+    grid = (Int32(1), Int32(1), Int32(1))
     with COMPILING:
         check_source()
-        return cute.compile(kernel, *arguments, options=f"--gpu-arch {arch} {options}".strip())
+        return cute.compile(
+            kernel, *arguments, *grid, make_fake_stream(), options=f"--gpu-arch {arch} {options}".strip()
+        )
 
 
 def check_source() -> None:
@@ -3453,42 +3619,7 @@ def compile_image(form: Form, arch: str) -> Image:
 
 
 # ============================================================================================================
-# variants/parameters.py
-#
-# The parameters of a kernel: names, order and types, as the signature of its device function gives them.
-#
-# Contract
-#     Skeletons keep one order: addresses, then integers (strides, columns, window), then FP32 numbers. What
-#     packs a call for the driver, what gives it to the emulator and what compiles it all take it from here.
-# ============================================================================================================
-
-
-ADDRESSES = ("q", "gate", "cache", "table", "lengths", "out", "workspace", "counters")
-"""Parameters that are addresses of a call's tensors; a kernel that does not split ends with `out`."""
-
-
-NUMBERS = ("scale_log2", "eps")
-"""Parameters that are numbers."""
-
-
-STRUCT_CODES = {Int64: "q", Int32: "i", Float32: "f"}
-"""How Python's struct calls the types of parameters, in the machine's own size, order and alignment."""
-
-
-@functools.cache
-def parameters(kernel_class: type[Any]) -> dict[str, str]:
-    """The struct code of each parameter of a kernel, by its name, in order."""
-    signature = inspect.signature(inspect.unwrap(kernel_class.kernel))
-    found = {p.name: STRUCT_CODES[p.annotation] for p in signature.parameters.values() if p.name != "self"}
-    kinds = "".join("a" if n in ADDRESSES else "n" if n in NUMBERS else "i" for n in found)
-    addresses = tuple(name for name in found if name in ADDRESSES)
-    if kinds != "".join(sorted(kinds, key="ain".index)) or addresses != ADDRESSES[: len(addresses)]:
-        raise TypeError(f"{kernel_class.__name__} takes {', '.join(found)}: addresses, integers, numbers")
-    return found
-
-
-# ============================================================================================================
-# variants/artefact.py
+# variants/loading/artefact.py
 #
 # Kernels that were compiled ahead of time: how they lie in a folder, and which of them may be run.
 #
@@ -3588,7 +3719,7 @@ def _manifest(path: Path, again: str) -> dict[str, Any]:
 
 
 # ============================================================================================================
-# variants/atomic.py
+# variants/loading/atomic.py
 #
 # Writes files in one step.
 # ============================================================================================================
@@ -3607,7 +3738,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 # ============================================================================================================
-# variants/export.py
+# variants/loading/export.py
 #
 # Compiles all kernels of a module ahead of time, into a folder that `prepare` loads them from.
 #
@@ -3650,7 +3781,278 @@ def export_kernels(
 
 
 # ============================================================================================================
-# variants/launch.py
+# variants/host/call.py
+#
+# A checked call: from the arguments of an engine to the parameters of a kernel.
+#
+# Contract
+#     Everything about the arguments that can be checked without a synchronisation is checked here, on whatever
+#     device the tensors are. Nothing is launched and nothing is allocated.
+#
+#     Serving repeats itself: all layers of a step, and most steps, differ in the addresses of their tensors
+#     alone. So what depends on types, devices, shapes and strides is worked out once for each combination of
+#     them (`lay_out`), and a call is left with its addresses and numbers. An engine pays for `bind` in every
+#     call, so it is written for speed: no loop over the tensors, nothing made that is not needed.
+# ============================================================================================================
+
+
+ALIGNMENTS = {
+    **{"q": 16, "gate": 16, "kv_cache": 16, "block_table": 4, "seq_lens": 4, "out": 16},
+    **{"workspace": 16, "counters": 16},
+}
+"""Of a call's tensors, by their names as arguments, in the order of the kernel's parameters: bytes."""
+
+
+OUT = 5
+"""The output's place among the tensors."""
+
+
+SCRATCH = {"workspace": torch.uint8, "counters": torch.int32}
+"""Types of the scratch memory."""
+
+
+MAX_WINDOW = 1 << 30
+"""A window that holds every key of a request; differences of key numbers stay within 32 bits."""
+
+
+LOG2_E = math.log2(math.e)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What calls have in common whose tensors differ in their addresses only.
+
+    requests: R. grid: in CTAs. integers: the kernel's, in its order: strides in bytes, columns of the table,
+    window. scratch_bytes: that the call uses of the workspace and of the counters. launch: in words, for
+    messages.
+    """
+
+    requests: int
+    grid: tuple[int, int, int]
+    integers: tuple[int, ...]
+    scratch_bytes: tuple[int, int]
+    launch: str
+
+
+class Call(NamedTuple):
+    """What one launch is given.
+
+    tensors: in the order of the kernel's parameters, workspace and counters only where the kernel has them.
+    values: of all parameters, in order (`variants.kernels.arguments`): addresses, integers, scale * log2(e)
+    and eps.
+    """
+
+    tensors: tuple[torch.Tensor, ...]
+    values: tuple[int | float, ...]
+    layout: Layout
+
+    @property
+    def scalars(self) -> tuple[int | float, ...]:
+        """The parameters that are no addresses."""
+        return self.values[len(self.tensors) :]
+
+
+def bind(
+    deployment: Deployment,
+    q: torch.Tensor,
+    gate: torch.Tensor,
+    kv_cache: torch.Tensor,
+    block_table: torch.Tensor,
+    seq_lens: torch.Tensor,
+    out: torch.Tensor,
+    workspace: torch.Tensor | None,
+    counters: torch.Tensor | None,
+    scale: float,
+    eps: float,
+) -> Call:
+    """Check the arguments of a call, as the entry point documents them.
+
+    Raises TypeError for what is no tensor, and ValueError for what cannot be served.
+    """
+    try:
+        # Flat, for speed: the fields of `TensorFacts` of each.
+        # fmt: off
+        key = (
+            deployment,
+            q.dtype, q.device, q.shape, q.stride(),
+            gate.dtype, gate.device, gate.shape, gate.stride(),
+            kv_cache.dtype, kv_cache.device, kv_cache.shape, kv_cache.stride(),
+            block_table.dtype, block_table.device, block_table.shape, block_table.stride(),
+            seq_lens.dtype, seq_lens.device, seq_lens.shape, seq_lens.stride(),
+            out.dtype, out.device, out.shape, out.stride(),
+        )
+        # fmt: on
+        layout = LAYOUTS.get(key)
+    except AttributeError:
+        refuse(q, gate, kv_cache, block_table, seq_lens, out)
+        raise
+    if layout is None:
+        layout = remember(key)
+    tensors = (q, gate, kv_cache, block_table, seq_lens, out)
+    addresses = (
+        q.data_ptr(),
+        gate.data_ptr(),
+        kv_cache.data_ptr(),
+        block_table.data_ptr(),
+        seq_lens.data_ptr(),
+        out.data_ptr(),
+    )
+    if deployment.splits:
+        if not (
+            is_scratch(workspace, torch.uint8, layout.scratch_bytes[0], q.device)
+            and is_scratch(counters, torch.int32, layout.scratch_bytes[1], q.device)
+        ):
+            refuse_scratch(layout, q.device, workspace=workspace, counters=counters)
+        tensors = (*tensors, workspace, counters)
+        addresses = (*addresses, workspace.data_ptr(), counters.data_ptr())
+    elif deployment.variant.kernel.splits:
+        # The scratch memory is not touched: any address will do.
+        tensors = (*tensors, out, out)
+        addresses = (*addresses, addresses[OUT], addresses[OUT])
+    if functools.reduce(operator.or_, addresses) % 16:
+        for (name, alignment), address in zip(ALIGNMENTS.items(), addresses, strict=False):
+            check_address(name, address, alignment)
+    values = (*addresses, *layout.integers, fp32("scale", scale) * LOG2_E, fp32("eps", eps, least=0.0))
+    return Call(tensors, values, layout)
+
+
+def is_scratch(given: Any, dtype: torch.dtype, size: int, device: torch.device) -> bool:
+    """Whether a tensor will do as scratch memory of this many bytes."""
+    return (
+        isinstance(given, torch.Tensor)
+        and given.dtype == dtype
+        and given.nbytes >= size
+        and given.is_contiguous()
+        and given.device == device
+    )
+
+
+def refuse(*tensors: Any) -> None:
+    """Say which of the first arguments is no tensor."""
+    for name, value in zip(ALIGNMENTS, tensors, strict=False):
+        if not isinstance(value, torch.Tensor):
+            raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
+
+
+def refuse_scratch(layout: Layout, device: torch.device, **given: Any) -> None:
+    """Say what is wrong with scratch memory that will not do."""
+    for (name, value), size in zip(given.items(), layout.scratch_bytes, strict=True):
+        if value is not None and not isinstance(value, torch.Tensor):
+            raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
+        facts = None if value is None else TensorFacts(value.dtype, value.device, value.shape, value.stride())
+        check_scratch(name, facts, SCRATCH[name], size, device, layout.launch)
+
+
+LAYOUTS: dict[tuple[Any, ...], Layout] = {}
+"""What calls were laid out before, by the deployment and the facts of their tensors."""
+
+
+MOST_LAYOUTS = 4096
+"""An engine has a few for each number of requests; who never repeats himself must not fill memory."""
+
+
+def remember(key: tuple[Any, ...]) -> Layout:
+    """Lay out a call whose key is new. Raises ValueError, and then nothing is kept."""
+    deployment, *facts = key
+    layout = lay_out(deployment, *[facts[first : first + 4] for first in range(0, len(facts), 4)])
+    if len(LAYOUTS) >= MOST_LAYOUTS:
+        LAYOUTS.clear()
+    LAYOUTS[key] = layout
+    return layout
+
+
+def lay_out(deployment: Deployment, *given: tuple[Any, ...]) -> Layout:
+    """Check all that does not depend on addresses or scratch memory, and work out the launch.
+
+    given: the fields of `TensorFacts` of the tensors that every call has, in the order of the parameters.
+    """
+    known = {name: TensorFacts(*one) for name, one in zip(ALIGNMENTS, given, strict=False)}
+    device = known["q"].device
+    for name, one in known.items():
+        require(one.device == device, f"{name} must be on q's device {device}, got one on {one.device}")
+    kernel = deployment.variant.kernel
+    kv_heads, page_stride, head_stride = check_cache(known["kv_cache"], kernel)
+    requests = check_lengths(known["seq_lens"])
+    strides = {
+        name: 2 * check_rows(name, known[name], kernel, requests, kv_heads) for name in ("q", "gate", "out")
+    }
+    columns, table_stride = check_table(known["block_table"], kernel, requests, deployment.max_seq_len)
+    width = kv_heads * kernel.heads_per_kv * kernel.head_dim
+    require(
+        requests == 0 or strides["out"] >= 2 * width,
+        f"out must not overlap itself: its token stride must be >= {width}, got {strides['out'] // 2}",
+    )
+    clusters = deployment.clusters(kv_heads, device)
+    sizes = deployment.scratch_bytes(requests, kv_heads, device)
+    integers = {
+        **{f"{name}_stride": stride for name, stride in strides.items()},
+        "page_stride": 2 * page_stride,
+        "head_stride": 2 * head_stride,
+        "table_stride": 4 * table_stride,
+        "columns": columns,
+        "num_splits": clusters,
+        "window": min(deployment.window or MAX_WINDOW, MAX_WINDOW),
+    }
+    return Layout(
+        requests=requests,
+        grid=kernel.grid(requests, kv_heads, clusters),
+        integers=tuple(integers[name] for name in parameters(type(kernel)) if name in integers),
+        scratch_bytes=sizes,
+        launch=f"R={requests}, H={kv_heads}, num_splits={clusters}",
+    )
+
+
+# ============================================================================================================
+# variants/host/contents.py
+#
+# Checks of what tensors hold: for debugging, because they wait for the device.
+#
+# Contract
+#     `check_contents` looks at what a kernel would read, and at nothing else: entries of the block table that
+#     are not live may hold anything. It waits until the tensors are written, so it cannot run in a capture.
+# ============================================================================================================
+
+
+def check_contents(
+    kernel: Any,
+    max_seq_len: int,
+    window: int | None,
+    pages: int,
+    block_table: torch.Tensor,
+    seq_lens: torch.Tensor,
+    counters: torch.Tensor,
+) -> None:
+    """Lengths are in 0..max_seq_len, live entries of the table are pages of the cache, counters are zero.
+
+    pages: of the cache. counters: those that the call uses. Raises ValueError with the first that is wrong.
+    """
+    table = block_table.cpu()
+    for request, length in enumerate(seq_lens.tolist()):
+        require(
+            0 <= length <= max_seq_len,
+            f"seq_lens[{request}] must be in 0..{max_seq_len} (max_seq_len), got {length}",
+        )
+        first_key = 0 if window is None else max(0, length - kernel.tokens - window + 1)
+        first, end = first_key // kernel.page_size, -(-length // kernel.page_size)
+        live = table[request, first:end]
+        wrong = ((live < 0) | (live >= pages)).nonzero()
+        if len(wrong):
+            column = first + int(wrong[0])
+            raise ValueError(
+                f"block_table[{request}, {column}] must be a page of kv_cache, in 0..{pages - 1}, got "
+                f"{int(table[request, column])}; it is live: seq_lens[{request}] is {length}"
+            )
+    dirty = counters.nonzero()
+    if len(dirty):
+        row = int(dirty[0])
+        raise ValueError(
+            f"counters must be zero before a call, got counters[{row}] = {int(counters[row])}: another call "
+            "is using them, or one was aborted"
+        )
+
+
+# ============================================================================================================
+# variants/loading/launch.py
 #
 # Loads compiled kernels and launches them through the CUDA driver.
 #
@@ -3809,7 +4211,7 @@ def _checked(result: tuple[Any, ...]) -> Any:
 
 
 # ============================================================================================================
-# variants/kernels.py
+# variants/loading/cache.py
 #
 # The kernels of this process: each is compiled once and loaded once a device.
 #
@@ -3886,278 +4288,7 @@ def device_arch(device: int) -> str:
 
 
 # ============================================================================================================
-# variants/call.py
-#
-# A checked call: from the arguments of an engine to the parameters of a kernel.
-#
-# Contract
-#     Everything about the arguments that can be checked without a synchronisation is checked here, on whatever
-#     device the tensors are. Nothing is launched and nothing is allocated.
-#
-#     Serving repeats itself: all layers of a step, and most steps, differ in the addresses of their tensors
-#     alone. So what depends on types, devices, shapes and strides is worked out once for each combination of
-#     them (`lay_out`), and a call is left with its addresses and numbers. An engine pays for `bind` in every
-#     call, so it is written for speed: no loop over the tensors, nothing made that is not needed.
-# ============================================================================================================
-
-
-ALIGNMENTS = {
-    **{"q": 16, "gate": 16, "kv_cache": 16, "block_table": 4, "seq_lens": 4, "out": 16},
-    **{"workspace": 16, "counters": 16},
-}
-"""Of a call's tensors, by their names as arguments, in the order of the kernel's parameters: bytes."""
-
-
-OUT = 5
-"""The output's place among the tensors."""
-
-
-SCRATCH = {"workspace": torch.uint8, "counters": torch.int32}
-"""Types of the scratch memory."""
-
-
-MAX_WINDOW = 1 << 30
-"""A window that holds every key of a request; differences of key numbers stay within 32 bits."""
-
-
-LOG2_E = math.log2(math.e)
-
-
-@dataclass(frozen=True)
-class Layout:
-    """What calls have in common whose tensors differ in their addresses only.
-
-    requests: R. grid: in CTAs. integers: the kernel's, in its order: strides in bytes, columns of the table,
-    window. scratch_bytes: that the call uses of the workspace and of the counters. launch: in words, for
-    messages.
-    """
-
-    requests: int
-    grid: tuple[int, int, int]
-    integers: tuple[int, ...]
-    scratch_bytes: tuple[int, int]
-    launch: str
-
-
-class Call(NamedTuple):
-    """What one launch is given.
-
-    tensors: in the order of the kernel's parameters, workspace and counters only where the kernel has them.
-    values: of all parameters, in order (`variants.parameters`): addresses, integers, scale * log2(e) and eps.
-    """
-
-    tensors: tuple[torch.Tensor, ...]
-    values: tuple[int | float, ...]
-    layout: Layout
-
-    @property
-    def scalars(self) -> tuple[int | float, ...]:
-        """The parameters that are no addresses."""
-        return self.values[len(self.tensors) :]
-
-
-def bind(
-    deployment: Deployment,
-    q: torch.Tensor,
-    gate: torch.Tensor,
-    kv_cache: torch.Tensor,
-    block_table: torch.Tensor,
-    seq_lens: torch.Tensor,
-    out: torch.Tensor,
-    workspace: torch.Tensor | None,
-    counters: torch.Tensor | None,
-    scale: float,
-    eps: float,
-) -> Call:
-    """Check the arguments of a call, as the entry point documents them.
-
-    Raises TypeError for what is no tensor, and ValueError for what cannot be served.
-    """
-    try:
-        # Flat, for speed: the fields of `TensorFacts` of each.
-        # fmt: off
-        key = (
-            deployment,
-            q.dtype, q.device, q.shape, q.stride(),
-            gate.dtype, gate.device, gate.shape, gate.stride(),
-            kv_cache.dtype, kv_cache.device, kv_cache.shape, kv_cache.stride(),
-            block_table.dtype, block_table.device, block_table.shape, block_table.stride(),
-            seq_lens.dtype, seq_lens.device, seq_lens.shape, seq_lens.stride(),
-            out.dtype, out.device, out.shape, out.stride(),
-        )
-        # fmt: on
-        layout = LAYOUTS.get(key)
-    except AttributeError:
-        refuse(q, gate, kv_cache, block_table, seq_lens, out)
-        raise
-    if layout is None:
-        layout = remember(key)
-    tensors = (q, gate, kv_cache, block_table, seq_lens, out)
-    addresses = (
-        q.data_ptr(),
-        gate.data_ptr(),
-        kv_cache.data_ptr(),
-        block_table.data_ptr(),
-        seq_lens.data_ptr(),
-        out.data_ptr(),
-    )
-    if deployment.splits:
-        if not (
-            is_scratch(workspace, torch.uint8, layout.scratch_bytes[0], q.device)
-            and is_scratch(counters, torch.int32, layout.scratch_bytes[1], q.device)
-        ):
-            refuse_scratch(layout, q.device, workspace=workspace, counters=counters)
-        tensors = (*tensors, workspace, counters)
-        addresses = (*addresses, workspace.data_ptr(), counters.data_ptr())
-    elif deployment.variant.kernel.splits:
-        # The scratch memory is not touched: any address will do.
-        tensors = (*tensors, out, out)
-        addresses = (*addresses, addresses[OUT], addresses[OUT])
-    if functools.reduce(operator.or_, addresses) % 16:
-        for (name, alignment), address in zip(ALIGNMENTS.items(), addresses, strict=False):
-            check_address(name, address, alignment)
-    values = (*addresses, *layout.integers, fp32("scale", scale) * LOG2_E, fp32("eps", eps, least=0.0))
-    return Call(tensors, values, layout)
-
-
-def is_scratch(given: Any, dtype: torch.dtype, size: int, device: torch.device) -> bool:
-    """Whether a tensor will do as scratch memory of this many bytes."""
-    return (
-        isinstance(given, torch.Tensor)
-        and given.dtype == dtype
-        and given.nbytes >= size
-        and given.is_contiguous()
-        and given.device == device
-    )
-
-
-def refuse(*tensors: Any) -> None:
-    """Say which of the first arguments is no tensor."""
-    for name, value in zip(ALIGNMENTS, tensors, strict=False):
-        if not isinstance(value, torch.Tensor):
-            raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
-
-
-def refuse_scratch(layout: Layout, device: torch.device, **given: Any) -> None:
-    """Say what is wrong with scratch memory that will not do."""
-    for (name, value), size in zip(given.items(), layout.scratch_bytes, strict=True):
-        if value is not None and not isinstance(value, torch.Tensor):
-            raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
-        facts = None if value is None else TensorFacts(value.dtype, value.device, value.shape, value.stride())
-        check_scratch(name, facts, SCRATCH[name], size, device, layout.launch)
-
-
-LAYOUTS: dict[tuple[Any, ...], Layout] = {}
-"""What calls were laid out before, by the deployment and the facts of their tensors."""
-
-
-MOST_LAYOUTS = 4096
-"""An engine has a few for each number of requests; who never repeats himself must not fill memory."""
-
-
-def remember(key: tuple[Any, ...]) -> Layout:
-    """Lay out a call whose key is new. Raises ValueError, and then nothing is kept."""
-    deployment, *facts = key
-    layout = lay_out(deployment, *[facts[first : first + 4] for first in range(0, len(facts), 4)])
-    if len(LAYOUTS) >= MOST_LAYOUTS:
-        LAYOUTS.clear()
-    LAYOUTS[key] = layout
-    return layout
-
-
-def lay_out(deployment: Deployment, *given: tuple[Any, ...]) -> Layout:
-    """Check all that does not depend on addresses or scratch memory, and work out the launch.
-
-    given: the fields of `TensorFacts` of the tensors that every call has, in the order of the parameters.
-    """
-    known = {name: TensorFacts(*one) for name, one in zip(ALIGNMENTS, given, strict=False)}
-    device = known["q"].device
-    for name, one in known.items():
-        require(one.device == device, f"{name} must be on q's device {device}, got one on {one.device}")
-    kernel = deployment.variant.kernel
-    kv_heads, page_stride, head_stride = check_cache(known["kv_cache"], kernel)
-    requests = check_lengths(known["seq_lens"])
-    strides = {
-        name: 2 * check_rows(name, known[name], kernel, requests, kv_heads) for name in ("q", "gate", "out")
-    }
-    columns, table_stride = check_table(known["block_table"], kernel, requests, deployment.max_seq_len)
-    width = kv_heads * kernel.heads_per_kv * kernel.head_dim
-    require(
-        requests == 0 or strides["out"] >= 2 * width,
-        f"out must not overlap itself: its token stride must be >= {width}, got {strides['out'] // 2}",
-    )
-    clusters = deployment.clusters(kv_heads, device)
-    sizes = deployment.scratch_bytes(requests, kv_heads, device)
-    integers = {
-        **{f"{name}_stride": stride for name, stride in strides.items()},
-        "page_stride": 2 * page_stride,
-        "head_stride": 2 * head_stride,
-        "table_stride": 4 * table_stride,
-        "columns": columns,
-        "num_splits": clusters,
-        "window": min(deployment.window or MAX_WINDOW, MAX_WINDOW),
-    }
-    extent = (requests, kv_heads, clusters) if kernel.splits else (requests, kv_heads)
-    return Layout(
-        requests=requests,
-        grid=tuple(kernel.grid(*extent)),
-        integers=tuple(integers[name] for name in parameters(type(kernel)) if name in integers),
-        scratch_bytes=sizes,
-        launch=f"R={requests}, H={kv_heads}, num_splits={clusters}",
-    )
-
-
-# ============================================================================================================
-# variants/contents.py
-#
-# Checks of what tensors hold: for debugging, because they wait for the device.
-#
-# Contract
-#     `check_contents` looks at what a kernel would read, and at nothing else: entries of the block table that
-#     are not live may hold anything. It waits until the tensors are written, so it cannot run in a capture.
-# ============================================================================================================
-
-
-def check_contents(
-    kernel: Any,
-    max_seq_len: int,
-    window: int | None,
-    pages: int,
-    block_table: torch.Tensor,
-    seq_lens: torch.Tensor,
-    counters: torch.Tensor,
-) -> None:
-    """Lengths are in 0..max_seq_len, live entries of the table are pages of the cache, counters are zero.
-
-    pages: of the cache. counters: those that the call uses. Raises ValueError with the first that is wrong.
-    """
-    table = block_table.cpu()
-    for request, length in enumerate(seq_lens.tolist()):
-        require(
-            0 <= length <= max_seq_len,
-            f"seq_lens[{request}] must be in 0..{max_seq_len} (max_seq_len), got {length}",
-        )
-        first_key = 0 if window is None else max(0, length - kernel.tokens - window + 1)
-        first, end = first_key // kernel.page_size, -(-length // kernel.page_size)
-        live = table[request, first:end]
-        wrong = ((live < 0) | (live >= pages)).nonzero()
-        if len(wrong):
-            column = first + int(wrong[0])
-            raise ValueError(
-                f"block_table[{request}, {column}] must be a page of kv_cache, in 0..{pages - 1}, got "
-                f"{int(table[request, column])}; it is live: seq_lens[{request}] is {length}"
-            )
-    dirty = counters.nonzero()
-    if len(dirty):
-        row = int(dirty[0])
-        raise ValueError(
-            f"counters must be zero before a call, got counters[{row}] = {int(counters[row])}: another call "
-            "is using them, or one was aborted"
-        )
-
-
-# ============================================================================================================
-# variants/operator.py
+# variants/host/operator.py
 #
 # The operator: one call, from arguments to launch, as PyTorch's dispatcher knows it.
 #
@@ -4247,7 +4378,7 @@ OPERATOR = register("stagewright", f"{NAME}_{DIGEST[:16]}")
 
 
 # ============================================================================================================
-# variants/host.py
+# variants/host/api.py
 #
 # The entry points of a generated module: the call, and what is done before the first one.
 #

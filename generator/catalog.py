@@ -22,13 +22,13 @@ from generator.errors import CatalogError
 from generator.spec import ProblemSpec
 from stages.contract import Contract
 from stages.slots import SLOTS, Slot
-from variants.skeleton import SKELETONS, Skeleton
+from variants.skeletons import SKELETONS, Skeleton
 
 PROBLEM_FACTS = tuple(ProblemSpec.model_fields)
 """The names of the facts that a module's `problem` gives."""
 
 HOST_FUNCTION = "attn2"
-"""The function of `variants.host` that takes a generated module's name."""
+"""The function of `variants.host.api` that takes a generated module's name."""
 
 _ROOT = Path(__file__).resolve().parent.parent
 _SOURCES = ("stages", "variants")

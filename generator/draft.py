@@ -10,7 +10,7 @@ from generator.catalog import StageEntry
 from generator.errors import KeyPath, Problem, listed
 from generator.layout import RegionPlan, StagePlan
 from generator.spec import SpecDocument
-from variants.skeleton import LaunchField, Skeleton
+from variants.skeletons import LaunchField, Skeleton
 
 
 @dataclass

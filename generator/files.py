@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from variants.atomic import write_whole
+from variants.loading.atomic import write_whole
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 from generator.catalog import StageEntry
 from generator.errors import CatalogError
 from stages.contract import MAX_SHARED_BYTES, Barrier, Region
-from variants.kernel import SHARED_ALIGN
+from variants.kernels.base import SHARED_ALIGN
 
 MAX_TRANSACTION_BYTES = (1 << 20) - 1
 """Bytes that one phase of an mbarrier can count (PTX ISA, mbarrier: range of the tx-count)."""

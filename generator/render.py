@@ -35,19 +35,19 @@ LINE_LENGTH = 110
 TEMPLATES = Path(__file__).resolve().parent.parent / "variants"
 TEMPLATE = "module.py.j2"
 
-HOST = "variants.host"
+HOST = "variants.host.api"
 """The module whose functions take the generated module's name."""
 
 INTERFACE = (
     *(
-        ("variants.planning", name)
+        ("variants.host.planning", name)
         for name in (
             *("split_kernel", "split_forms", "window_pages"),
             *("default_splits", "default_variant"),
             *("workspace_bytes", "counters_bytes", "allocate_scratch"),
         )
     ),
-    ("variants.export", "export_kernels"),
+    ("variants.loading.export", "export_kernels"),
     *((HOST, name) for name in (HOST_FUNCTION, f"compile_{HOST_FUNCTION}", "prepare")),
 )
 """The functions that a generated module is there for, by their modules."""
@@ -56,7 +56,7 @@ TABLE = "VARIANTS"
 """The table of variants."""
 
 PROVIDED = ("NAME", "DIGEST", TABLE)
-"""What the template gives a module in place of `variants.module`."""
+"""What the template gives a module in place of `variants.identity`."""
 
 VARIANT = "variants.variant"
 """The module behind whose section the table stands."""

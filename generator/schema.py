@@ -16,7 +16,7 @@ from typing import Any
 from generator.catalog import Catalog, StageEntry
 from generator.spec import NAME_PATTERN, Spec
 from stages.slots import Slot
-from variants.skeleton import Skeleton
+from variants.skeletons import Skeleton
 
 PATH = Path(__file__).with_name("spec.schema.json")
 

@@ -24,7 +24,7 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32
 
 from stages.fragments import RowState, chunk_dim, chunks
-from stages.ptx import exp2, fma, maximum, mul, select, sub
+from stages.ptx.arithmetic import exp2, fma, maximum, mul, select, sub
 
 NEGATIVE_INFINITY = float("-inf")
 

@@ -8,7 +8,7 @@ from cutlass import Float32, Int32, Int64
 
 from stages.contract import Region
 from stages.fragments import registers
-from stages.ptx import load_global_i32, store_global_i32
+from stages.ptx.global_memory import load_global_i32, store_global_i32
 
 
 def load_f32(address: Int64) -> Float32:

@@ -11,11 +11,11 @@ from cutlass import Float32, Int32, Int64
 
 from stages.contract import Contract
 from stages.pages.walk import PageWalk
-from stages.ptx import load_global_i32, store_global_f32x2, store_global_i32
+from stages.ptx.global_memory import load_global_i32, store_global_f32x2, store_global_i32
 from tests import layouts
 from tests.device import Launch, MicroKernel, out
 from tests.micro import place
-from variants.kernel import SHARED_ALIGN
+from variants.kernels.base import SHARED_ALIGN
 
 PAGE_SIZE, HEAD_DIM = layouts.PAGE_SIZE, layouts.HEAD_DIM
 PAGE_BYTES = PAGE_SIZE * 2 * HEAD_DIM * 2

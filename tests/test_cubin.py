@@ -13,7 +13,8 @@ from cutlass import Int32, Int64
 from cutlass.cute.runtime import make_fake_stream
 
 from stages.fragments import registers
-from stages.ptx import cta_sync, load_global_i32, store_global_i32
+from stages.ptx.barrier import cta_sync
+from stages.ptx.global_memory import load_global_i32, store_global_i32
 from tests.cubin import stack_bytes
 from tests.device import Launch, MicroKernel, compile_kernel, pointer
 

@@ -16,7 +16,7 @@ from cutlass import Float32, Int32
 
 from stages.contract import Contract
 from stages.partial import PartialRecord, merge_weights, weighted_sum
-from stages.ptx import load_shared_f32x2
+from stages.ptx.shared_memory import load_shared_f32x2
 
 
 @dataclass(frozen=True)

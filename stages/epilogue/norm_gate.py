@@ -22,20 +22,10 @@ from cutlass import Float32, Int32, Int64
 
 from stages.contract import Contract
 from stages.epilogue.output import normalised
-from stages.ptx import (
-    add,
-    exp2,
-    fma,
-    load_global_i32,
-    mul,
-    pack_bf16,
-    reciprocal,
-    rsqrt,
-    select,
-    shuffle_xor,
-    store_global_i32,
-    unpack_bf16,
-)
+from stages.ptx.arithmetic import add, exp2, fma, mul, reciprocal, rsqrt, select
+from stages.ptx.bf16 import pack_bf16, unpack_bf16
+from stages.ptx.global_memory import load_global_i32, store_global_i32
+from stages.ptx.warp import shuffle_xor
 
 
 @dataclass(frozen=True)

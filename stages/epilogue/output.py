@@ -7,7 +7,8 @@ Contract
 
 from cutlass import Float32, Int32
 
-from stages.ptx import mul, pack_bf16, reciprocal, select
+from stages.ptx.arithmetic import mul, reciprocal, select
+from stages.ptx.bf16 import pack_bf16
 
 
 def normalised(l: Float32, o: list[Float32]) -> Int32:

@@ -15,7 +15,7 @@ from cutlass import Float32, Int32, Int64
 
 from stages.contract import Contract
 from stages.epilogue.output import normalised
-from stages.ptx import store_global_i32
+from stages.ptx.global_memory import store_global_i32
 
 
 @dataclass(frozen=True)

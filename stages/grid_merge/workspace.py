@@ -26,15 +26,9 @@ from cutlass import Float32, Int32, Int64
 from stages.contract import Contract
 from stages.fragments import registers
 from stages.partial import NEGATIVE_INFINITY, PartialRecord, merge_weights, weighted_sum
-from stages.ptx import (
-    count_arrival,
-    load_device_f32x2,
-    select,
-    shuffle_index,
-    store_global_f32x2,
-    store_global_i32,
-    warp_sync,
-)
+from stages.ptx.arithmetic import select
+from stages.ptx.global_memory import count_arrival, load_device_f32x2, store_global_f32x2, store_global_i32
+from stages.ptx.warp import shuffle_index, warp_sync
 
 FEW = 4
 """Records that a lane reads at once if there are no more."""

@@ -25,7 +25,7 @@ from cutlass import Int32, Int64
 from stages.contract import Contract
 from stages.fragments import TILE, PageFragments, chunk_dim, chunks, pairs, registers
 from stages.pages.walk import PageWalk
-from stages.ptx import stream_global_x4
+from stages.ptx.global_memory import stream_global_x4
 
 
 @dataclass(frozen=True)

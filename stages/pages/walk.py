@@ -13,7 +13,9 @@ from dataclasses import dataclass
 
 from cutlass import Int32, Int64
 
-from stages.ptx import element_address, load_global_i32, select
+from stages.ptx.arithmetic import select
+from stages.ptx.global_memory import load_global_i32
+from stages.ptx.index import element_address
 
 
 @dataclass(frozen=True)

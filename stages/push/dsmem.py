@@ -29,16 +29,13 @@ from cutlass import Int32
 
 from stages.contract import Barrier, Contract, Region
 from stages.partial import PartialRecord, RowUnits
-from stages.ptx import (
-    cluster_arrive,
-    cluster_wait,
-    map_to_rank,
+from stages.ptx.barrier import cluster_arrive, cluster_wait
+from stages.ptx.cluster import map_to_rank, store_async_f32x2, store_async_f32x4
+from stages.ptx.mbarrier import (
     mbarrier_arrive_expect,
     mbarrier_init,
     mbarrier_init_fence,
     mbarrier_wait_cluster,
-    store_async_f32x2,
-    store_async_f32x4,
 )
 
 

@@ -27,16 +27,11 @@ from cutlass import Int32
 from stages.contract import Contract, Parameter, Region
 from stages.fragments import TILE, pairs, registers
 from stages.pages.walk import PageWalk
-from stages.ptx import (
-    copy_bulk,
-    cta_sync,
-    load_shared_x4,
-    mbarrier_arrive_expect,
-    mbarrier_init,
-    mbarrier_init_fence,
-    mbarrier_wait,
-    select,
-)
+from stages.ptx.arithmetic import select
+from stages.ptx.async_copy import copy_bulk
+from stages.ptx.barrier import cta_sync
+from stages.ptx.mbarrier import mbarrier_arrive_expect, mbarrier_init, mbarrier_init_fence, mbarrier_wait
+from stages.ptx.shared_memory import load_shared_x4
 from stages.ring.entries import WalkEntries
 from stages.ring.layout import REGION_ALIGN, page_bytes, slot_bytes, tiles
 

@@ -28,15 +28,11 @@ from cutlass import Int32, Int64
 from stages.contract import Contract, Parameter, Region
 from stages.fragments import TILE, chunks, pairs, registers
 from stages.pages.walk import PageWalk
-from stages.ptx import (
-    copy_async_16,
-    copy_async_commit,
-    copy_async_wait,
-    cta_sync,
-    load_matrices_transposed,
-    load_shared_x4,
-    select,
-)
+from stages.ptx.arithmetic import select
+from stages.ptx.async_copy import copy_async_16, copy_async_commit, copy_async_wait
+from stages.ptx.barrier import cta_sync
+from stages.ptx.matrix import load_matrices_transposed
+from stages.ptx.shared_memory import load_shared_x4
 from stages.ring.entries import WalkEntries
 from stages.ring.layout import REGION_ALIGN, page_bytes, slot_bytes, tiles
 

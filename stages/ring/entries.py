@@ -14,7 +14,7 @@ from cutlass import Int32
 
 from stages.fragments import registers
 from stages.pages.walk import PageWalk
-from stages.ptx import shuffle_index
+from stages.ptx.warp import shuffle_index
 
 BATCH = 32
 """Entries that a warp looks up at once: one a lane."""

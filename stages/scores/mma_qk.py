@@ -19,7 +19,8 @@ from cutlass import Float32, Int32, Int64
 
 from stages.contract import Contract
 from stages.fragments import TILE, chunk_dim, chunks, pairs, registers
-from stages.ptx import load_global_x4, mma_bf16
+from stages.ptx.global_memory import load_global_x4
+from stages.ptx.matrix import mma_bf16
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,9 @@ from stages.contract import Contract
 from stages.fragments import TILE, RowState, registers
 from stages.mask import KeyRange
 from stages.partial import NEGATIVE_INFINITY, exponent_base
-from stages.ptx import add, exp2, fma, maximum, mul, pack_bf16, select, shuffle_xor, sub
+from stages.ptx.arithmetic import add, exp2, fma, maximum, mul, select, sub
+from stages.ptx.bf16 import pack_bf16
+from stages.ptx.warp import shuffle_xor
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,9 @@ from cutlass import Int32
 from stages.contract import Contract
 from stages.fragments import TILE, pairs
 from stages.mask import KeyRange
-from stages.ptx import mma_bf16, movmatrix, select, shuffle_xor
+from stages.ptx.arithmetic import select
+from stages.ptx.matrix import mma_bf16, movmatrix
+from stages.ptx.warp import shuffle_xor
 
 
 @dataclass(frozen=True)

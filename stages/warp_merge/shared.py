@@ -21,8 +21,8 @@ from cutlass import Int32
 from stages.contract import Contract, Region
 from stages.fragments import ROWS, RowState
 from stages.partial import PartialRecord, RowUnits, lane_units, merge_weights, weighted_sum
-from stages.ptx import (
-    cta_sync,
+from stages.ptx.barrier import cta_sync
+from stages.ptx.shared_memory import (
     load_shared_f32x2,
     load_shared_f32x4,
     store_shared_f32x2,

@@ -10,8 +10,8 @@ from generator.errors import SpecError
 from generator.plan import Plan, resolve
 from generator.spec import check_format
 from stages.contract import Barrier, Contract, Parameter, Region
-from variants.cluster import ClusterKernel
-from variants.skeleton import SKELETONS, LaunchField, Skeleton
+from variants.kernels.cluster import ClusterKernel
+from variants.skeletons import SKELETONS, LaunchField, Skeleton
 
 SPEC = """\
 modules:

@@ -42,7 +42,7 @@ WORDS = (
     *("true", "false", "yes", "no", "on", "off", "y", "null", "~", "", "''", '"8"', "'true'", "bf16", "fp8"),
     *("2026-01-01", "2026-01-01T00:00:00Z", "=", "<<", "[]", "{}", "[8]", "{a: 8}", "../x", "/etc/passwd"),
     *("cluster", "split", "dsmem", "plain", "norm_gat", "online", "{stage: dsmem}", "{stage: plain, a: 8}"),
-    *("stream", "batch"),
+    *("batch", "stream"),
     *("{stage: cp_async_ring, depth: 7}", "__import__('os')", "class", "None", "a" * 200, "é", "😀", "ﬁ"),
     *('"\\0"', '"\\ud800"', '"\\x85"', '"\\Uffffffff"', '"\\u202e"', "{{ 8 }}", "%d", "\u202e", "\ufeff8"),
 )

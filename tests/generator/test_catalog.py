@@ -13,7 +13,7 @@ from generator.errors import CatalogError
 from stages.contract import Parameter
 from stages.slots import Pages, Slot
 from tests.generator.fakes import RING, RINGED, Ring, entry, with_stages
-from variants.skeleton import SKELETONS, Rule
+from variants.skeletons import SKELETONS, Rule
 
 HERE = "tests/generator/fakes.py: stage ring (pages)"
 
@@ -32,7 +32,7 @@ def test_every_module_of_a_slot_with_a_contract_is_a_stage(catalog):
     declared = {entry.module for entry in catalog.stages()}
     assert declared < found
     assert "stages.push.dsmem" in declared
-    assert not {"stages.pages.walk", "stages.epilogue.output", "stages.ptx"} & declared
+    assert not {"stages.pages.walk", "stages.epilogue.output", "stages.ptx.arithmetic"} & declared
     assert [e.path for e in catalog.stages() if e.slot == "push"] == ["stages/push/dsmem.py"]
     assert catalog.slots_of("dsmem") == ("push",)
     assert catalog.launch_names("cluster") == ("cluster", "warps", "pages_per_step")

@@ -9,7 +9,7 @@ import yaml
 
 from generator.compiled import CompileError, compile_variant, count_instructions, load_module, opcodes
 from generator.render import generate
-from variants.kernel import SHARED_ALIGN
+from variants.kernels.base import SHARED_ALIGN
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 GENERATED, SPEC = ROOT / "generated" / "attn2.py", ROOT / "spec.yaml"
@@ -136,7 +136,7 @@ def test_the_entry_takes_pointers_and_scalars(report):
 def test_each_page_is_loaded_with_16_bytes_a_lane(report):
     """K and V of two pages: 2 * 4 KiB / 32 lanes / 16 B = 16 loads, kept out of L1; none is narrower.
 
-    The split kernel loads one page before its loop and one in it. Its ring, as that of the stream kernel,
+    The split kernel loads one page before its loop and one in it. Its ring, as that of the batch kernel,
     which has no pages of a warp's own, copies 4 KiB / 128 threads / 16 B = 2 chunks a thread, the four pages
     of a step before its loop and four in it.
     """

@@ -47,7 +47,7 @@ SLOTS = "pages, scores, softmax, values, warp_merge, push, cluster_merge, epilog
         ),
         (
             ("skeleton: cluster", "skeleton: clusters"),
-            f"6:19: {VARIANT}.skeleton: unknown skeleton 'clusters'; allowed: cluster, split, stream; "
+            f"6:19: {VARIANT}.skeleton: unknown skeleton 'clusters'; allowed: cluster, split, batch; "
             f"did you mean 'cluster'?",
         ),
         (

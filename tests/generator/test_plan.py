@@ -20,7 +20,7 @@ from tests.generator.fakes import (
     plan_of,
     with_stages,
 )
-from variants.cluster import ClusterKernel
+from variants.kernels.cluster import ClusterKernel
 
 ROOT = Path(__file__).resolve().parents[2]
 VARIANT = "modules.attn2.variants.cluster"
@@ -39,7 +39,7 @@ def test_the_plan_of_a_sound_spec(catalog):
         2048,
         False,
     )
-    assert (variant.kernel_module, variant.kernel_class) == ("variants.cluster", "ClusterKernel")
+    assert (variant.kernel_module, variant.kernel_class) == ("variants.kernels.cluster", "ClusterKernel")
     assert variant.launch == {"cluster": 16, "warps": 4, "pages_per_step": 2}
     derived = {"max_seq_len": 2048, "steps": 1, "exchange_rows": 16}
     assert variant.facts == {**problem, **variant.launch, **derived}
@@ -127,7 +127,8 @@ def test_variants_that_serve_the_same(catalog):
         (
             RING,
             None,
-            "variants/cluster.py: ClusterKernel has no field for the shared-memory region ring of stage ring",
+            "variants/kernels/cluster.py: ClusterKernel has no field for the shared-memory region ring of "
+            "stage ring",
         ),
         (
             dataclasses.replace(RING, shared=lambda stage: ()),

@@ -16,8 +16,8 @@ from tests.device import MicroKernel, Out
 class Case:
     """One kernel on one set of inputs.
 
-    arguments: those of the kernel, as `tests.device.run` takes them. stages: the modules under test,
-    "stages.ptx" for example. baseline: the output's bits from the input arrays, which the recording is stored
+    arguments: those of the kernel, as `tests.device.run` takes them. stages: the modules under test, such as
+    "stages.ptx.matrix". baseline: the output's bits from the input arrays, which the recording is stored
     relative to; without one it is stored as it is.
     """
 

@@ -9,7 +9,7 @@ from tests.device import out
 from tests.golden import baselines, inputs, instructions
 from tests.golden.case import Case
 from tests.golden.kernels import MmaTiles
-from tests.stages import test_ptx
+from tests.stages.ptx import test_arithmetic
 
 TABLE = 1 << 16
 """Arguments of each tabulated function."""
@@ -47,9 +47,9 @@ def _function_cases() -> list[Case]:
     return [
         Case(
             f"table_{op}",
-            test_ptx.Elementwise(op, 1, TABLE),
+            test_arithmetic.Elementwise(op, 1, TABLE),
             [x[None], out(np.uint32, TABLE)],
-            ("stages.ptx",),
+            ("stages.ptx.arithmetic",),
             baseline,
         )
         for op, (x, baseline) in tables.items()
@@ -58,20 +58,25 @@ def _function_cases() -> list[Case]:
 
 def _arithmetic_cases() -> list[Case]:
     cases = []
-    for number, (op, (count, _, _)) in enumerate(test_ptx.EXACT.items()):
+    for number, (op, (count, _, _)) in enumerate(test_arithmetic.EXACT.items()):
         x = instructions.operands(2000 + 100 * number, count).view(np.float32)
-        kernel = test_ptx.Elementwise(op, count, x.shape[1])
-        cases.append(Case(op, kernel, [x, out(np.uint32, x.shape[1])], ("stages.ptx",)))
+        kernel = test_arithmetic.Elementwise(op, count, x.shape[1])
+        cases.append(Case(op, kernel, [x, out(np.uint32, x.shape[1])], ("stages.ptx.arithmetic",)))
     for family in instructions.FAMILIES:
         kernel, arguments = instructions.kernel(family)
         cases.append(Case(f"instructions_{family}", kernel, arguments, ()))
     pairs = inputs.words(20, 1024)
     x = instructions.operands(2500, 2).view(np.float32)
     arguments = [x, pairs, out(np.uint32, 1024), out(np.uint32, 2, 1024)]
-    cases.append(Case("packing", test_ptx.Packing(1024), arguments, ("stages.ptx",)))
+    cases.append(Case("packing", test_arithmetic.Packing(1024), arguments, ("stages.ptx.bf16",)))
     keys, words = inputs.words(21, 2, 32).view(np.int32), inputs.words(22, 2, 32)
     cases.append(
-        Case("selecting", test_ptx.Selecting(), [keys, words, out(np.uint32, 3, 32)], ("stages.ptx",))
+        Case(
+            "selecting",
+            test_arithmetic.Selecting(),
+            [keys, words, out(np.uint32, 3, 32)],
+            ("stages.ptx.arithmetic",),
+        )
     )
     return cases
 
@@ -139,7 +144,7 @@ def _mma_cases() -> list[Case]:
         for depth in (16, 8):
             arguments = [*fold_tiles(*make(3000 + 100 * number + depth, depth)), out(np.uint32, TILES, 4, 32)]
             name, kernel = f"mma_{kind}_k{depth}", MmaTiles(TILES, depth)
-            cases.append(Case(name, kernel, arguments, ("stages.ptx",), baselines.mma))
+            cases.append(Case(name, kernel, arguments, ("stages.ptx.matrix",), baselines.mma))
     return cases
 
 

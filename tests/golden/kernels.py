@@ -9,8 +9,9 @@ from cutlass import Float32, Int32, Int64
 from cutlass._mlir.dialects import llvm
 from cutlass.cutlass_dsl import T, dsl_user_op
 
-from stages import ptx
 from stages.fragments import registers
+from stages.ptx.global_memory import load_global_i32, store_global_i32
+from stages.ptx.matrix import mma_bf16
 from tests.device import Launch, MicroKernel
 from tests.micro import load_registers, store_registers
 
@@ -54,9 +55,9 @@ class Instructions(MicroKernel):
         thread, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()
         at = Int64(4 * (128 * block + thread))
-        words = [ptx.load_global_i32(x + at + 4 * self.count * n) for n in range(self.operands)]
+        words = [load_global_i32(x + at + 4 * self.count * n) for n in range(self.operands)]
         for n in cutlass.range_constexpr(len(self.texts)):
-            ptx.store_global_i32(result + at + 4 * self.count * n, instruction(self.texts[n], words))
+            store_global_i32(result + at + 4 * self.count * n, instruction(self.texts[n], words))
 
 
 @dsl_user_op
@@ -112,7 +113,7 @@ class MmaTiles(MicroKernel):
         held = [left[i] for i in range(counts[0])]
         begun = [start[i] for i in range(4)]
         if cutlass.const_expr(self.depth == 16):
-            product = ptx.mma_bf16(held, [right[i] for i in range(2)], begun)
+            product = mma_bf16(held, [right[i] for i in range(2)], begun)
         else:
             product = mma_bf16_k8(held, right[0], begun)
         for i in cutlass.range_constexpr(4):

@@ -9,9 +9,10 @@ from tests.device import out
 from tests.finishing import Finishing
 from tests.golden import inputs
 from tests.golden.case import Case
-from tests.stages import test_fragments, test_mask, test_partial, test_ptx_warp
+from tests.stages import test_fragments, test_mask, test_partial
 from tests.stages.cluster_merge import test_rank_order
 from tests.stages.pages import test_register_prefetch, test_walk
+from tests.stages.ptx import test_warp
 from tests.stages.push import test_dsmem
 from tests.stages.scores import test_mma_qk
 from tests.stages.softmax import weighing
@@ -38,13 +39,23 @@ def _movement_cases() -> list[Case]:
             [out(np.uint32, 36, 32)],
             ("stages.fragments",),
         ),
-        Case("exchange", test_ptx_warp.Exchange(), [words(31, 32), out(np.uint32, 6, 32)], ("stages.ptx",)),
-        Case("memory", test_ptx_warp.Memory(), [words(32, 32, 8), out(np.uint32, 32, 8)], ("stages.ptx",)),
+        Case(
+            "exchange",
+            test_warp.Exchange(),
+            [words(31, 32), out(np.uint32, 6, 32)],
+            ("stages.ptx.warp", "stages.ptx.matrix"),
+        ),
+        Case(
+            "memory",
+            test_warp.Memory(),
+            [words(32, 32, 8), out(np.uint32, 32, 8)],
+            ("stages.ptx.shared_memory", "stages.ptx.global_memory"),
+        ),
         Case(
             "neighbours",
-            test_ptx_warp.Neighbours(4),
+            test_warp.Neighbours(4),
             [words(33, 2, 4, 32, 8), out(np.uint32, 2, 4, 32, 6)],
-            ("stages.ptx",),
+            ("stages.ptx.cluster", "stages.ptx.mbarrier"),
         ),
         Case(
             "masking",

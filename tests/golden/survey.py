@@ -12,7 +12,7 @@ import numpy as np
 from tests import device
 from tests.device import out
 from tests.golden import baselines
-from tests.stages.test_ptx import Elementwise
+from tests.stages.ptx.test_arithmetic import Elementwise
 
 CHUNK = 1 << 20
 """Arguments of one launch."""

@@ -13,7 +13,8 @@ from cutlass._mlir.dialects import llvm
 from cutlass.cute.runtime import make_fake_stream, make_ptr
 from cutlass.cutlass_dsl import dsl_user_op
 
-from stages.ptx import griddep_launch_dependents, load_global_i32, store_global_i32
+from stages.ptx.barrier import griddep_launch_dependents
+from stages.ptx.global_memory import load_global_i32, store_global_i32
 
 CTAS, THREADS = 64, 256
 

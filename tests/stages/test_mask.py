@@ -12,7 +12,8 @@ from cutlass import Int32, Int64
 
 from stages.fragments import ROWS
 from stages.mask import CausalMask
-from stages.ptx import select, store_global_i32
+from stages.ptx.arithmetic import select
+from stages.ptx.global_memory import store_global_i32
 from tests.device import Launch, MicroKernel, compile_kernel, out
 
 TOKENS = 8

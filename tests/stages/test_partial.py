@@ -12,7 +12,7 @@ from cutlass import Float32, Int64
 
 from stages import partial
 from stages.fragments import RowState
-from stages.ptx import store_global_i32
+from stages.ptx.global_memory import store_global_i32
 from tests import layouts, numerics
 from tests.device import Launch, MicroKernel, compile_kernel, out
 from tests.micro import fill_registers, load_f32, store_f32

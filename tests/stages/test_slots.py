@@ -11,7 +11,7 @@ from stages.fragments import PageFragments
 from stages.ring.bulk_ring import RowPage
 from stages.ring.cp_async_ring import SwizzledPage
 from stages.slots import SLOTS, Page, Slot
-from variants.kernel import SHARED_ALIGN
+from variants.kernels.base import SHARED_ALIGN
 
 FACTS = {
     "head_dim": 64,

@@ -12,7 +12,8 @@ from cutlass import Float32, Int64
 from stages.cluster_merge.rank_order import CONTRACT, RankOrderMerge
 from stages.fragments import ROWS
 from stages.partial import PartialRecord, RowUnits
-from stages.ptx import cta_sync, store_shared_f32x4
+from stages.ptx.barrier import cta_sync
+from stages.ptx.shared_memory import store_shared_f32x4
 from stages.push import dsmem
 from tests import layouts, numerics
 from tests.device import Launch, MicroKernel, compile_kernel, out

@@ -14,7 +14,7 @@ import emulator
 from emulator.interface import Race
 from stages.grid_merge.workspace import CONTRACT, FEW, MANY, WorkspaceMerge
 from stages.partial import PartialRecord
-from stages.ptx import store_global_i32
+from stages.ptx.global_memory import store_global_i32
 from tests import layouts, numerics
 from tests.device import ARCHITECTURES, Launch, MicroKernel, Scratch, compile_kernel, out
 from tests.micro import load_f32, store_f32

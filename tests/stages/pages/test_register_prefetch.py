@@ -13,7 +13,7 @@ from cutlass import Int32, Int64
 from stages.fragments import PageFragments
 from stages.pages.register_prefetch import RegisterPrefetch
 from stages.pages.walk import PageWalk
-from stages.ptx import load_global_i32
+from stages.ptx.global_memory import load_global_i32
 from tests import layouts
 from tests.device import Launch, MicroKernel, compile_kernel, out
 from tests.micro import store_registers

@@ -10,7 +10,7 @@ import pytest
 from cutlass import Int32, Int64
 
 from stages.pages.walk import PageWalk
-from stages.ptx import store_global_i32
+from stages.ptx.global_memory import store_global_i32
 from tests.device import Launch, MicroKernel, compile_kernel, out
 
 PAGE_SIZE = 16

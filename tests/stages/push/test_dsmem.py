@@ -12,7 +12,7 @@ from cutlass import Int64
 
 from stages.fragments import ROWS
 from stages.partial import RowUnits
-from stages.ptx import load_shared_f32x2
+from stages.ptx.shared_memory import load_shared_f32x2
 from stages.push.dsmem import CONTRACT, DsmemPush
 from tests import layouts
 from tests.device import Launch, MicroKernel, compile_kernel, out

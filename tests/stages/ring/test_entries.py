@@ -12,7 +12,7 @@ from cutlass import Int32, Int64
 import emulator
 from emulator.counts import Counts
 from stages.pages.walk import PageWalk
-from stages.ptx import store_global_i32
+from stages.ptx.global_memory import store_global_i32
 from stages.ring.entries import BATCH, WalkEntries
 from tests.device import ARCHITECTURES, Launch, MicroKernel, compile_kernel, out
 

@@ -11,7 +11,7 @@ from cutlass import Float32, Int32, Int64
 
 from stages.fragments import TILE, RowState
 from stages.mask import KeyRange
-from stages.ptx import load_global_i32
+from stages.ptx.global_memory import load_global_i32
 from stages.softmax.online import OnlineSoftmax
 from tests import layouts, numerics
 from tests.device import Launch, MicroKernel, out

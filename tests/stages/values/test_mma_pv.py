@@ -11,7 +11,7 @@ from cutlass import Float32, Int32, Int64
 
 from stages.fragments import TILE, pairs
 from stages.mask import KeyRange
-from stages.ptx import load_global_i32
+from stages.ptx.global_memory import load_global_i32
 from stages.values.mma_pv import MmaValues
 from tests import layouts
 from tests.device import Launch, MicroKernel, compile_kernel, out

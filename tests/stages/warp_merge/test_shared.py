@@ -10,7 +10,9 @@ import pytest
 from cutlass import Float32, Int64
 
 from stages.fragments import RowState
-from stages.ptx import cta_sync, store_global_i32, store_shared_f32x4
+from stages.ptx.barrier import cta_sync
+from stages.ptx.global_memory import store_global_i32
+from stages.ptx.shared_memory import store_shared_f32x4
 from stages.warp_merge.shared import CONTRACT, SharedWarpMerge
 from tests import layouts, numerics
 from tests.device import Launch, MicroKernel, compile_kernel, out
