@@ -23,6 +23,7 @@ lint: $(READY)
 	$(BIN)/black --quiet --check --diff .
 	$(BIN)/ruff check --quiet .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m generator generate --check
 
 format: $(READY)

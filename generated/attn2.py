@@ -15,7 +15,7 @@ workspace, epilogue norm_gate.
 Generated from spec.yaml; do not edit. Change the spec, or the file named above a section, then run
 `python -m generator generate`.
 
-sha256 of the plan, sources, template and formatter: 0a0b9cb53aa538902d48f4eb328e0c331e5cf2d6dc9783b91e79e9b667d6c2ea
+sha256 of the plan, sources, template and formatter: 920d162669c7e65bc20f60228cf3ff9e6d2a5e5444f5631fb9da756a2960bf58
 """
 
 import contextlib
@@ -36,7 +36,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, NoReturn, TypeGuard, TypeVar
 
 import cuda.bindings.driver as cuda
 import cutlass
@@ -66,7 +66,7 @@ __all__ = [
 NAME = "attn2"
 """In the spec; the name of the entry point."""
 
-DIGEST = "0a0b9cb53aa538902d48f4eb328e0c331e5cf2d6dc9783b91e79e9b667d6c2ea"
+DIGEST = "920d162669c7e65bc20f60228cf3ff9e6d2a5e5444f5631fb9da756a2960bf58"
 """Of what this module was made from: what is compiled from it is known by this."""
 
 
@@ -2820,11 +2820,11 @@ class Variant:
 
     def never_splits(self, max_seq_len: int, window: int | None) -> bool:
         """Whether no request of a deployment is ever spread over several clusters."""
-        return not self.kernel.splits or self.most_pages(max_seq_len, window) <= self.kernel.short_pages
+        return not self.kernel.splits or bool(self.most_pages(max_seq_len, window) <= self.kernel.short_pages)
 
     def most_pages(self, max_seq_len: int, window: int | None) -> int:
         """The most pages, from the first that row 0 sees, of a deployment's requests."""
-        pages = -(-max_seq_len // self.kernel.page_size)
+        pages: int = -(-max_seq_len // self.kernel.page_size)
         if window is None:
             return pages
         return min(pages, most_window_pages(window, self.kernel.tokens, self.kernel.page_size))
@@ -3019,7 +3019,8 @@ def fp32(name: str, value: Any, least: float = -MAX_NUMBER) -> float:
     """A number that is finite in FP32, and so is 1.44 times it (the folded scale)."""
     if type(value) is float and least <= value <= MAX_NUMBER:
         return value
-    fits = isinstance(value, numbers.Real) and not isinstance(value, bool) and least <= value <= MAX_NUMBER
+    real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    fits = real and least <= value <= MAX_NUMBER
     bound = f" >= {least:g}" if least > -MAX_NUMBER else ""
     require(fits, f"{name} must be a finite FP32 number{bound}, got {value!r}")
     return float(value)
@@ -3221,28 +3222,31 @@ def shared_time(
 ) -> float:
     """The model's time of a launch in which `splits` clusters share each request's pages."""
     layer = layer_clusters(kernel.cluster, multiprocessors)
-    each = -(-pages // (kernel.cluster * splits))
+    each: int = -(-pages // (kernel.cluster * splits))
     rows = max(1, kernel.rows // (kernel.cluster * kernel.warps))
-    besides = BEGIN_AND_END + rows * (A_ROW + A_RECORD * splits)
-    slowdown = PAGE_SLOWDOWN * layer * kernel.cluster / multiprocessors
+    besides: float = BEGIN_AND_END + rows * (A_ROW + A_RECORD * splits)
+    slowdown: float = PAGE_SLOWDOWN * layer * kernel.cluster / multiprocessors
+
+    resident: int = kernel.resident_ctas
 
     def layers_time(layers: int) -> float:
         further = layers - 1
         return (each * (1 + slowdown * further) + besides * (1 + OTHER_SLOWDOWN * further)) if layers else 0.0
 
-    waves, rest = divmod(requests * kv_heads * splits, layer * kernel.resident_ctas)
+    waves, rest = divmod(requests * kv_heads * splits, layer * resident)
     # A second layer that is just full was measured to be as slow as a third.
     layers = -(-rest // layer) + (rest > layer and rest % layer == 0)
-    return waves * layers_time(kernel.resident_ctas) + layers_time(layers)
+    return waves * layers_time(resident) + layers_time(layers)
 
 
 def alone_time(kernel: Any, requests: int, kv_heads: int, pages: int, multiprocessors: int) -> float:
     """The model's time of a launch in which a cluster attends each request's row group alone."""
     layers = kernel.resident_ctas if kernel.splits else ALONE_LAYERS
-    waves = (
+    waves: float = (
         requests * kv_heads * kernel.row_groups / (layers * layer_clusters(kernel.cluster, multiprocessors))
     )
-    return ALONE_LAUNCH + waves * (ALONE_WAVE + ALONE_ROUND * pages / (kernel.cluster * kernel.warps))
+    rounds: float = pages / (kernel.cluster * kernel.warps)
+    return ALONE_LAUNCH + waves * (ALONE_WAVE + ALONE_ROUND * rounds)
 
 
 def layer_clusters(cluster: int, multiprocessors: int) -> int:
@@ -3365,7 +3369,7 @@ def deploy(
 
 
 @functools.lru_cache(maxsize=1024, typed=True)
-def _deploy(max_seq_len, window, num_splits, variant, pdl) -> Deployment:
+def _deploy(max_seq_len: Any, window: Any, num_splits: Any, variant: Any, pdl: Any) -> Deployment:
     """Typed, because 64.0 and True are equal to numbers that are fine and are not fine themselves."""
     check_context(max_seq_len, window)
     require(
@@ -3544,13 +3548,15 @@ def allocate_scratch(
     )
 
 
-def _check_load(kv_heads, multiprocessors, requests) -> None:
+def _check_load(kv_heads: Any, multiprocessors: Any, requests: Any) -> None:
     check_kv_heads(kv_heads)
     require(is_whole(requests, 1), f"requests must be an integer >= 1, got {requests!r}")
     require(is_whole(multiprocessors, 1), f"multiprocessors must be an integer >= 1, got {multiprocessors!r}")
 
 
-def _scratch_bytes(requests, kv_heads, deployment: Deployment, device) -> tuple[int, int]:
+def _scratch_bytes(
+    requests: Any, kv_heads: Any, deployment: Deployment, device: torch.device | int | str | None
+) -> tuple[int, int]:
     require(is_whole(requests, 0), f"requests must be an integer >= 0, got {requests!r}")
     check_kv_heads(kv_heads)
     if device is None and not torch.cuda.is_available():
@@ -3709,7 +3715,7 @@ def read(folder: Any, form: Form, arch: str) -> Image:
 
 def _manifest(path: Path, again: str) -> dict[str, Any]:
     try:
-        manifest = json.loads(path.read_bytes())
+        manifest: dict[str, Any] = json.loads(path.read_bytes())
     except OSError as error:
         raise ValueError(f"from_dir: {path} cannot be read: {error.strerror}; {again}") from error
     except ValueError as error:
@@ -3888,8 +3894,8 @@ def bind(
         raise
     if layout is None:
         layout = remember(key)
-    tensors = (q, gate, kv_cache, block_table, seq_lens, out)
-    addresses = (
+    tensors: tuple[torch.Tensor, ...] = (q, gate, kv_cache, block_table, seq_lens, out)
+    addresses: tuple[int, ...] = (
         q.data_ptr(),
         gate.data_ptr(),
         kv_cache.data_ptr(),
@@ -3916,7 +3922,7 @@ def bind(
     return Call(tensors, values, layout)
 
 
-def is_scratch(given: Any, dtype: torch.dtype, size: int, device: torch.device) -> bool:
+def is_scratch(given: Any, dtype: torch.dtype, size: int, device: torch.device) -> TypeGuard[torch.Tensor]:
     """Whether a tensor will do as scratch memory of this many bytes."""
     return (
         isinstance(given, torch.Tensor)
@@ -3934,13 +3940,14 @@ def refuse(*tensors: Any) -> None:
             raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
 
 
-def refuse_scratch(layout: Layout, device: torch.device, **given: Any) -> None:
+def refuse_scratch(layout: Layout, device: torch.device, **given: Any) -> NoReturn:
     """Say what is wrong with scratch memory that will not do."""
     for (name, value), size in zip(given.items(), layout.scratch_bytes, strict=True):
         if value is not None and not isinstance(value, torch.Tensor):
             raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
         facts = None if value is None else TensorFacts(value.dtype, value.device, value.shape, value.stride())
         check_scratch(name, facts, SCRATCH[name], size, device, layout.launch)
+    raise ValueError(f"{' and '.join(given)} cannot be used as scratch memory ({layout.launch})")
 
 
 LAYOUTS: dict[tuple[Any, ...], Layout] = {}
@@ -3954,7 +3961,7 @@ MOST_LAYOUTS = 4096
 def remember(key: tuple[Any, ...]) -> Layout:
     """Lay out a call whose key is new. Raises ValueError, and then nothing is kept."""
     deployment, *facts = key
-    layout = lay_out(deployment, *[facts[first : first + 4] for first in range(0, len(facts), 4)])
+    layout = lay_out(deployment, *[tuple(facts[first : first + 4]) for first in range(0, len(facts), 4)])
     if len(LAYOUTS) >= MOST_LAYOUTS:
         LAYOUTS.clear()
     LAYOUTS[key] = layout
@@ -4127,7 +4134,7 @@ class LoadedKernel:
     def _check_parameters(self, codes: dict[str, str]) -> None:
         """The machine code takes what `launch` packs, at the same offsets."""
         packed = [(offset, struct.calcsize(code)) for offset, code in offsets(codes)]
-        found = []
+        found: list[tuple[int, int]] = []
         while len(found) <= len(packed):
             error, offset, size = cuda.cuFuncGetParamInfo(self._function, len(found))
             if error:
@@ -4222,15 +4229,18 @@ def _checked(result: tuple[Any, ...]) -> Any:
 # ============================================================================================================
 
 
-class Once:
+Value = TypeVar("Value")
+
+
+class Once(Generic[Value]):
     """Values that are made once for each key, whoever asks first."""
 
     def __init__(self) -> None:
-        self.values: dict[Any, Any] = {}
+        self.values: dict[Any, Value] = {}
         self._locks: dict[Any, threading.Lock] = {}
         self._guard = threading.Lock()
 
-    def get(self, key: Any, make: Callable[[], Any]) -> Any:
+    def get(self, key: Any, make: Callable[[], Value]) -> Value:
         """The key's value. What `make` raises is raised, and the next who asks tries again."""
         with self._guard:
             lock = self._locks.setdefault(key, threading.Lock())
@@ -4240,11 +4250,11 @@ class Once:
             return self.values[key]
 
 
-IMAGES = Once()
+IMAGES: Once[Image] = Once()
 """Compiled here, by form and architecture."""
 
 
-LOADED = Once()
+LOADED: Once[LoadedKernel] = Once()
 """Kernels by form and device index."""
 
 
@@ -4331,13 +4341,22 @@ def enqueue(
         return
     device = q.get_device()
     if validate:
-        used = counters.flatten()[: layout.scratch_bytes[1] // 4] if deployment.splits else seq_lens[:0]
+        used = seq_lens[:0]
+        if deployment.splits and counters is not None:
+            used = counters.flatten()[: layout.scratch_bytes[1] // 4]
         _validate(deployment, device, kv_cache.shape[0], block_table, seq_lens, used)
     kernel = loaded_kernel(deployment.form, device)
     kernel.launch(call.values, layout.grid, torch._C._cuda_getCurrentRawStream(device))
 
 
-def _validate(deployment, device, pages, block_table, seq_lens, counters) -> None:
+def _validate(
+    deployment: Deployment,
+    device: int,
+    pages: int,
+    block_table: torch.Tensor,
+    seq_lens: torch.Tensor,
+    counters: torch.Tensor,
+) -> None:
     with torch.cuda.device(device):
         require(
             not torch.cuda.is_current_stream_capturing(),

@@ -81,7 +81,7 @@ class Skeleton:
 
 
 def _cluster_steps(facts: Facts) -> int:
-    pages = -(-facts["max_seq_len"] // facts["page_size"])
+    pages: int = -(-facts["max_seq_len"] // facts["page_size"])
     return -(-pages // _pages_in_a_step(facts))
 
 

@@ -45,11 +45,11 @@ class Variant:
 
     def never_splits(self, max_seq_len: int, window: int | None) -> bool:
         """Whether no request of a deployment is ever spread over several clusters."""
-        return not self.kernel.splits or self.most_pages(max_seq_len, window) <= self.kernel.short_pages
+        return not self.kernel.splits or bool(self.most_pages(max_seq_len, window) <= self.kernel.short_pages)
 
     def most_pages(self, max_seq_len: int, window: int | None) -> int:
         """The most pages, from the first that row 0 sees, of a deployment's requests."""
-        pages = -(-max_seq_len // self.kernel.page_size)
+        pages: int = -(-max_seq_len // self.kernel.page_size)
         if window is None:
             return pages
         return min(pages, most_window_pages(window, self.kernel.tokens, self.kernel.page_size))

@@ -14,7 +14,7 @@ import functools
 import math
 import operator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn, TypeGuard
 
 import torch
 
@@ -120,8 +120,8 @@ def bind(
         raise
     if layout is None:
         layout = remember(key)
-    tensors = (q, gate, kv_cache, block_table, seq_lens, out)
-    addresses = (
+    tensors: tuple[torch.Tensor, ...] = (q, gate, kv_cache, block_table, seq_lens, out)
+    addresses: tuple[int, ...] = (
         q.data_ptr(),
         gate.data_ptr(),
         kv_cache.data_ptr(),
@@ -148,7 +148,7 @@ def bind(
     return Call(tensors, values, layout)
 
 
-def is_scratch(given: Any, dtype: torch.dtype, size: int, device: torch.device) -> bool:
+def is_scratch(given: Any, dtype: torch.dtype, size: int, device: torch.device) -> TypeGuard[torch.Tensor]:
     """Whether a tensor will do as scratch memory of this many bytes."""
     return (
         isinstance(given, torch.Tensor)
@@ -166,13 +166,14 @@ def refuse(*tensors: Any) -> None:
             raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
 
 
-def refuse_scratch(layout: Layout, device: torch.device, **given: Any) -> None:
+def refuse_scratch(layout: Layout, device: torch.device, **given: Any) -> NoReturn:
     """Say what is wrong with scratch memory that will not do."""
     for (name, value), size in zip(given.items(), layout.scratch_bytes, strict=True):
         if value is not None and not isinstance(value, torch.Tensor):
             raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
         facts = None if value is None else TensorFacts(value.dtype, value.device, value.shape, value.stride())
         check_scratch(name, facts, SCRATCH[name], size, device, layout.launch)
+    raise ValueError(f"{' and '.join(given)} cannot be used as scratch memory ({layout.launch})")
 
 
 LAYOUTS: dict[tuple[Any, ...], Layout] = {}
@@ -185,7 +186,7 @@ MOST_LAYOUTS = 4096
 def remember(key: tuple[Any, ...]) -> Layout:
     """Lay out a call whose key is new. Raises ValueError, and then nothing is kept."""
     deployment, *facts = key
-    layout = lay_out(deployment, *[facts[first : first + 4] for first in range(0, len(facts), 4)])
+    layout = lay_out(deployment, *[tuple(facts[first : first + 4]) for first in range(0, len(facts), 4)])
     if len(LAYOUTS) >= MOST_LAYOUTS:
         LAYOUTS.clear()
     LAYOUTS[key] = layout

@@ -60,7 +60,8 @@ def fp32(name: str, value: Any, least: float = -MAX_NUMBER) -> float:
     """A number that is finite in FP32, and so is 1.44 times it (the folded scale)."""
     if type(value) is float and least <= value <= MAX_NUMBER:
         return value
-    fits = isinstance(value, numbers.Real) and not isinstance(value, bool) and least <= value <= MAX_NUMBER
+    real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    fits = real and least <= value <= MAX_NUMBER
     bound = f" >= {least:g}" if least > -MAX_NUMBER else ""
     require(fits, f"{name} must be a finite FP32 number{bound}, got {value!r}")
     return float(value)

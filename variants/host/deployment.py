@@ -104,7 +104,7 @@ def deploy(
 
 
 @functools.lru_cache(maxsize=1024, typed=True)
-def _deploy(max_seq_len, window, num_splits, variant, pdl) -> Deployment:
+def _deploy(max_seq_len: Any, window: Any, num_splits: Any, variant: Any, pdl: Any) -> Deployment:
     """Typed, because 64.0 and True are equal to numbers that are fine and are not fine themselves."""
     check_context(max_seq_len, window)
     require(

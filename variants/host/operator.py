@@ -12,7 +12,7 @@ import torch
 
 from variants.host.call import bind
 from variants.host.contents import check_contents
-from variants.host.deployment import deploy
+from variants.host.deployment import Deployment, deploy
 from variants.identity import DIGEST, NAME
 from variants.loading.cache import loaded_kernel
 from variants.refusal import require
@@ -49,13 +49,22 @@ def enqueue(
         return
     device = q.get_device()
     if validate:
-        used = counters.flatten()[: layout.scratch_bytes[1] // 4] if deployment.splits else seq_lens[:0]
+        used = seq_lens[:0]
+        if deployment.splits and counters is not None:
+            used = counters.flatten()[: layout.scratch_bytes[1] // 4]
         _validate(deployment, device, kv_cache.shape[0], block_table, seq_lens, used)
     kernel = loaded_kernel(deployment.form, device)
     kernel.launch(call.values, layout.grid, torch._C._cuda_getCurrentRawStream(device))
 
 
-def _validate(deployment, device, pages, block_table, seq_lens, counters) -> None:
+def _validate(
+    deployment: Deployment,
+    device: int,
+    pages: int,
+    block_table: torch.Tensor,
+    seq_lens: torch.Tensor,
+    counters: torch.Tensor,
+) -> None:
     with torch.cuda.device(device):
         require(
             not torch.cuda.is_current_stream_capturing(),

@@ -6,6 +6,8 @@ Contract
     kernels were made for. Everything raises ValueError for a deployment that no kernel here serves.
 """
 
+from typing import Any
+
 import torch
 
 from variants.host.checks import as_device, check_kv_heads, is_whole
@@ -157,13 +159,15 @@ def allocate_scratch(
     )
 
 
-def _check_load(kv_heads, multiprocessors, requests) -> None:
+def _check_load(kv_heads: Any, multiprocessors: Any, requests: Any) -> None:
     check_kv_heads(kv_heads)
     require(is_whole(requests, 1), f"requests must be an integer >= 1, got {requests!r}")
     require(is_whole(multiprocessors, 1), f"multiprocessors must be an integer >= 1, got {multiprocessors!r}")
 
 
-def _scratch_bytes(requests, kv_heads, deployment: Deployment, device) -> tuple[int, int]:
+def _scratch_bytes(
+    requests: Any, kv_heads: Any, deployment: Deployment, device: torch.device | int | str | None
+) -> tuple[int, int]:
     require(is_whole(requests, 0), f"requests must be an integer >= 0, got {requests!r}")
     check_kv_heads(kv_heads)
     if device is None and not torch.cuda.is_available():

@@ -72,28 +72,31 @@ def shared_time(
 ) -> float:
     """The model's time of a launch in which `splits` clusters share each request's pages."""
     layer = layer_clusters(kernel.cluster, multiprocessors)
-    each = -(-pages // (kernel.cluster * splits))
+    each: int = -(-pages // (kernel.cluster * splits))
     rows = max(1, kernel.rows // (kernel.cluster * kernel.warps))
-    besides = BEGIN_AND_END + rows * (A_ROW + A_RECORD * splits)
-    slowdown = PAGE_SLOWDOWN * layer * kernel.cluster / multiprocessors
+    besides: float = BEGIN_AND_END + rows * (A_ROW + A_RECORD * splits)
+    slowdown: float = PAGE_SLOWDOWN * layer * kernel.cluster / multiprocessors
+
+    resident: int = kernel.resident_ctas
 
     def layers_time(layers: int) -> float:
         further = layers - 1
         return (each * (1 + slowdown * further) + besides * (1 + OTHER_SLOWDOWN * further)) if layers else 0.0
 
-    waves, rest = divmod(requests * kv_heads * splits, layer * kernel.resident_ctas)
+    waves, rest = divmod(requests * kv_heads * splits, layer * resident)
     # A second layer that is just full was measured to be as slow as a third.
     layers = -(-rest // layer) + (rest > layer and rest % layer == 0)
-    return waves * layers_time(kernel.resident_ctas) + layers_time(layers)
+    return waves * layers_time(resident) + layers_time(layers)
 
 
 def alone_time(kernel: Any, requests: int, kv_heads: int, pages: int, multiprocessors: int) -> float:
     """The model's time of a launch in which a cluster attends each request's row group alone."""
     layers = kernel.resident_ctas if kernel.splits else ALONE_LAYERS
-    waves = (
+    waves: float = (
         requests * kv_heads * kernel.row_groups / (layers * layer_clusters(kernel.cluster, multiprocessors))
     )
-    return ALONE_LAUNCH + waves * (ALONE_WAVE + ALONE_ROUND * pages / (kernel.cluster * kernel.warps))
+    rounds: float = pages / (kernel.cluster * kernel.warps)
+    return ALONE_LAUNCH + waves * (ALONE_WAVE + ALONE_ROUND * rounds)
 
 
 def layer_clusters(cluster: int, multiprocessors: int) -> int:

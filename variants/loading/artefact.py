@@ -99,7 +99,7 @@ def read(folder: Any, form: Form, arch: str) -> Image:
 
 def _manifest(path: Path, again: str) -> dict[str, Any]:
     try:
-        manifest = json.loads(path.read_bytes())
+        manifest: dict[str, Any] = json.loads(path.read_bytes())
     except OSError as error:
         raise ValueError(f"from_dir: {path} cannot be read: {error.strerror}; {again}") from error
     except ValueError as error:

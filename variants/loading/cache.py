@@ -8,7 +8,7 @@ Contract
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -19,16 +19,18 @@ from variants.loading.launch import LoadedKernel
 from variants.refusal import require
 from variants.variant import Form
 
+Value = TypeVar("Value")
 
-class Once:
+
+class Once(Generic[Value]):
     """Values that are made once for each key, whoever asks first."""
 
     def __init__(self) -> None:
-        self.values: dict[Any, Any] = {}
+        self.values: dict[Any, Value] = {}
         self._locks: dict[Any, threading.Lock] = {}
         self._guard = threading.Lock()
 
-    def get(self, key: Any, make: Callable[[], Any]) -> Any:
+    def get(self, key: Any, make: Callable[[], Value]) -> Value:
         """The key's value. What `make` raises is raised, and the next who asks tries again."""
         with self._guard:
             lock = self._locks.setdefault(key, threading.Lock())
@@ -38,10 +40,10 @@ class Once:
             return self.values[key]
 
 
-IMAGES = Once()
+IMAGES: Once[Image] = Once()
 """Compiled here, by form and architecture."""
 
-LOADED = Once()
+LOADED: Once[LoadedKernel] = Once()
 """Kernels by form and device index."""
 
 

@@ -84,7 +84,7 @@ class LoadedKernel:
     def _check_parameters(self, codes: dict[str, str]) -> None:
         """The machine code takes what `launch` packs, at the same offsets."""
         packed = [(offset, struct.calcsize(code)) for offset, code in offsets(codes)]
-        found = []
+        found: list[tuple[int, int]] = []
         while len(found) <= len(packed):
             error, offset, size = cuda.cuFuncGetParamInfo(self._function, len(found))
             if error:
