@@ -15,7 +15,7 @@ workspace, epilogue norm_gate.
 Generated from spec.yaml; do not edit. Change the spec, or the file named above a section, then run
 `python -m generator generate`.
 
-sha256 of the plan, sources, template and formatter: 920d162669c7e65bc20f60228cf3ff9e6d2a5e5444f5631fb9da756a2960bf58
+sha256 of the plan, sources, template and formatter: 8f4d0aaeabfed5f3834d83e92309502fab19d24d067492970ea86c0aa3fb2b00
 """
 
 import contextlib
@@ -66,7 +66,7 @@ __all__ = [
 NAME = "attn2"
 """In the spec; the name of the entry point."""
 
-DIGEST = "920d162669c7e65bc20f60228cf3ff9e6d2a5e5444f5631fb9da756a2960bf58"
+DIGEST = "8f4d0aaeabfed5f3834d83e92309502fab19d24d067492970ea86c0aa3fb2b00"
 """Of what this module was made from: what is compiled from it is known by this."""
 
 
