@@ -15,7 +15,7 @@ workspace, epilogue norm_gate.
 Generated from spec.yaml; do not edit. Change the spec, or the file named above a section, then run
 `python -m generator generate`.
 
-sha256 of the plan, sources, template and formatter: 8f4d0aaeabfed5f3834d83e92309502fab19d24d067492970ea86c0aa3fb2b00
+sha256 of the plan, sources, template and formatter: b374a08070489060d18ba6a8ee9e00b945e250218acd159b52eca773775f4555
 """
 
 import contextlib
@@ -66,7 +66,7 @@ __all__ = [
 NAME = "attn2"
 """In the spec; the name of the entry point."""
 
-DIGEST = "8f4d0aaeabfed5f3834d83e92309502fab19d24d067492970ea86c0aa3fb2b00"
+DIGEST = "b374a08070489060d18ba6a8ee9e00b945e250218acd159b52eca773775f4555"
 """Of what this module was made from: what is compiled from it is known by this."""
 
 
@@ -2510,12 +2510,11 @@ class BatchKernel(AttentionKernel):
             griddep_launch_dependents()
             griddep_wait()
 
-        # No key is looked for past the table, whatever the length says.
-        length, most = (
-            load_global_i32(addresses.lengths + Int64(request) * 4),
-            integers.columns * self.page_size,
-        )
+        # Whatever the length says, no key is looked for before the table or past it.
+        length = load_global_i32(addresses.lengths + Int64(request) * 4)
+        most = integers.columns * self.page_size
         length = select(length < most, length, most)
+        length = select(length > 0, length, Int32(0))
         mask = CausalMask(
             self.tokens, self.heads_per_kv, integers.window if cutlass.const_expr(self.windowed) else None
         )

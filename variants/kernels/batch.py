@@ -105,12 +105,11 @@ class BatchKernel(AttentionKernel):
             griddep_launch_dependents()
             griddep_wait()
 
-        # No key is looked for past the table, whatever the length says.
-        length, most = (
-            load_global_i32(addresses.lengths + Int64(request) * 4),
-            integers.columns * self.page_size,
-        )
+        # Whatever the length says, no key is looked for before the table or past it.
+        length = load_global_i32(addresses.lengths + Int64(request) * 4)
+        most = integers.columns * self.page_size
         length = select(length < most, length, most)
+        length = select(length > 0, length, Int32(0))
         mask = CausalMask(
             self.tokens, self.heads_per_kv, integers.window if cutlass.const_expr(self.windowed) else None
         )
