@@ -15,7 +15,7 @@ workspace, epilogue norm_gate.
 Generated from spec.yaml; do not edit. Change the spec, or the file named above a section, then run
 `python -m generator generate`.
 
-sha256 of the plan, sources, template and formatter: 644d79947f7fda17cd70c7aa01ecda996831fe502b2eb59cde4fb9a6dc42b2c3
+sha256 of the plan, sources, template and formatter: db9452124faf11f861f5fe557238bfdce31713af5f27f6ca540da9a08e7c1584
 """
 
 import contextlib
@@ -66,7 +66,7 @@ __all__ = [
 NAME = "attn2"
 """In the spec; the name of the entry point."""
 
-DIGEST = "644d79947f7fda17cd70c7aa01ecda996831fe502b2eb59cde4fb9a6dc42b2c3"
+DIGEST = "db9452124faf11f861f5fe557238bfdce31713af5f27f6ca540da9a08e7c1584"
 """Of what this module was made from: what is compiled from it is known by this."""
 
 
