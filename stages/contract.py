@@ -9,7 +9,8 @@ finished stage.
 `reference` says what a stage computes, for `python -m generator verify` and the kernel tests: they compose
 the float64 reference of a kernel from the references of its stages.
 
-Nothing here touches a GPU, and nothing here is copied into a generated module, references included.
+Nothing here touches a GPU. Neither a contract nor a reference is copied into a generated module: the
+generator links what the stage's class uses, so the class must not use its reference.
 """
 
 from __future__ import annotations

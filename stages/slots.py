@@ -35,7 +35,7 @@ class Pages(Protocol):
     A page is read by one warp, so it needs no shared memory and no CTA barrier, and `take` gives register
     fragments. Where all warps of a CTA attend the same pages, the slot is `ring`. These are two slots because
     their methods differ: registers belong to one warp, while a ring is a region of the CTA's shared memory,
-    which all warps fill and read in step. A skeleton may have both.
+    which all warps read in step. A skeleton may have both.
     """
 
     def empty(self) -> list[PageFragments]:
@@ -219,8 +219,8 @@ class Epilogue(Protocol):
         out = bf16(f(y, gate, eps)),  y = bf16(o / l)
 
     `stages.epilogue.output.normalised` computes y. f is evaluated in FP32; the stage declares it in float64
-    as its `Contract.reference`, see `EpilogueReference`. A row that sees no key has l = 0
-    and must be stored as zeros, whatever its gate holds, NaN included.
+    as its `Contract.reference`, see `EpilogueReference`. A row that sees no key has l = 0 and must be stored
+    as zeros, whatever its gate holds, NaN included.
     """
 
     def load_gate(self, row: Int64) -> Int32:
@@ -248,10 +248,12 @@ class EpilogueReference(Protocol):
         gate: float64, of the same shape, the values of the BF16 gate; may be NaN where no key is seen.
         eps: the call's.
 
-        Returns a new float64 tensor of the same shape, and rounds nothing. Verification rounds the result to
-        BF16 once, and sets the rows that see no key to zeros. The function uses the tensors' methods alone
-        (`gate.sigmoid()`, `attended.square().mean(-1, keepdim=True)`), so that the stage's module need not
-        import torch.
+        Returns float64 of the same shape, rounds nothing and leaves its arguments as they are. Verification
+        rounds the result to BF16 once, sets the rows that see no key to zeros, and compares the kernel's
+        output with that, in ulps (`verification.comparison`).
+
+        Write it with the tensors' methods alone (`gate.sigmoid()`, `attended.square().mean(-1, True)`): the
+        module of a stage does not import torch.
         """
 
 

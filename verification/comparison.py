@@ -18,7 +18,7 @@ from verification.attention import TOKENS
 from verification.rounding import bf16_ulp
 
 LIMIT = 2.0
-"""Ulps by which a right element may be off: the FP32 arithmetic decides which way a result rounds."""
+"""Ulps by which an element may be off. Two, since an FP32 error may decide which way a result rounds."""
 
 FLUSHED = 8 * 2.0**-126
 """Outputs below this may be zero: a sigmoid below 2**-126 is flushed, and a normalised value is at most 8."""

@@ -1,5 +1,6 @@
 """`python -m generator verify`: what is right passes, and a fault of one line fails and is named."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -7,7 +8,9 @@ import shutil
 import pytest
 import torch
 
+from generator.verify import missing_references
 from tests.generator.command import call, copy_checkout, first_variant, run
+from tests.generator.fakes import SPEC, plan_of
 
 PROBLEMS = ["L 40, 0, 8, 129, 5; H 2", "L 1033; H 2", "L 2048; H 1"]
 
@@ -156,6 +159,16 @@ def test_a_stage_without_a_reference_is_not_judged(checkout, slot, stage, declar
     )
     assert all(outcome["message"] == message and outcome["ulps"] is None for outcome in outcomes)
     assert message in result.stderr
+
+
+def test_a_skeleton_without_a_slot_that_decides_the_result_has_no_reference(catalog):
+    """Such a kernel computes something else than attention and an epilogue."""
+    (variant,) = plan_of(SPEC, catalog).modules[0].variants
+    assert missing_references(variant) == ""
+    stages = {slot: stage for slot, stage in variant.stages.items() if slot not in ("push", "values")}
+    without = dataclasses.replace(variant, stages=stages)
+    message = "skeleton 'cluster' has no slot 'values', which decides the result"
+    assert missing_references(without) == message
 
 
 @pytest.mark.parametrize(
