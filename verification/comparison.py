@@ -51,9 +51,10 @@ def assert_close(
     limit: float = LIMIT,
     or_to: Callable[[], Tensor] | None = None,
 ) -> None:
-    """Every element is within `limit` ulps: by default 2, or 2**-9 of its row's largest magnitude.
+    """Raise AssertionError unless every element is within `limit` ulps, as `errors_in_ulps` measures them.
 
-    or_to: what an element may be close to instead, asked for only if one is not close to `expected`.
+    or_to: gives a second reference, to which an element may be close instead; called only if one is not close
+    to `expected`. The message names the worst element.
     """
     errors = errors_in_ulps(out, expected)
     if or_to is not None and (errors > limit).any():

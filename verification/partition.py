@@ -20,7 +20,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Partition:
-    """Which pages a step attends, and which steps share a running maximum: of the cluster kernel.
+    """Which pages each step of the cluster kernel attends, and which steps share a running maximum.
 
     Pages are counted from the first that row 0 sees. Warp w of cluster * warps takes pages w, w + cluster *
     warps, ..., pages_per_step of them per step, relative to one maximum, which runs on from step to step.
@@ -36,10 +36,10 @@ class Partition:
         return self.cluster * self.warps
 
     def steps(self, count: int, device: torch.device | None = None) -> Tensor:
-        """[shares, steps, pages_per_step]: the pages of each step, of a request that needs `count` pages.
+        """The pages of each step of a request with `count` pages: [shares, steps, pages_per_step].
 
-        A share is what one running maximum goes through, in the order of its steps. Where a step has fewer
-        pages, and where a share has fewer steps, stands `count`.
+        A share is a sequence of steps with one running maximum. Shares with fewer steps, and steps with fewer
+        pages, are filled up with `count`.
         """
         steps = max(1, math.ceil(count / (self.stride * self.pages_per_step)))
         pages = torch.arange(steps * self.pages_per_step * self.stride, device=device)
@@ -52,7 +52,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class SplitPartition(Partition):
-    """Which pages a step attends, and which steps share a running maximum: of the split kernel.
+    """Which pages each step of the split and stream kernels attends, and which share a running maximum.
 
     A request that needs at most short_rounds pages a warp of one cluster is attended as the cluster kernel
     does it. The pages of a longer one make n steps of ring_pages_per_step, dealt out in order to
