@@ -80,7 +80,7 @@ class Ours(Contender):
         """Compile and load the kernel that an engine chooses which mostly serves this many requests."""
         self.start(problem)
         kv_heads = problem.shape.kv_heads
-        deployment = {"max_seq_len": problem.max_seq_len, "window": problem.shape.window}
+        deployment: dict[str, Any] = {"max_seq_len": problem.max_seq_len, "window": problem.shape.window}
         load = {
             "multiprocessors": torch.cuda.get_device_properties(problem.device).multi_processor_count,
             "requests": problem.shape.requests,

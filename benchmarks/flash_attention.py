@@ -40,7 +40,8 @@ class Library:
         if torch.cuda.is_available() and torch.cuda.get_device_capability()[0] != 9:
             return "it needs a GPU of compute capability 9.x"
         try:
-            torch.ops.load_library(str(self.path))
+            # PyTorch leaves it untyped.
+            torch.ops.load_library(str(self.path))  # type: ignore[no-untyped-call]
         except (OSError, RuntimeError) as error:
             return f"{self.path} does not load: {error}"
         if not hasattr(torch.ops._vllm_fa3_C, "fwd"):
@@ -64,9 +65,8 @@ class FlashAttention3:
         shape = problem.shape
         self.q = problem.q.view(shape.tokens, shape.query_heads, HEAD_DIM)
         # Its window counts the keys to the left of a token's own.
-        windowed = shape.window is not None
-        self.window_left = shape.window - 1 if windowed else NO_WINDOW
-        self.window_right = 0 if windowed else NO_WINDOW
+        self.window_left = NO_WINDOW if shape.window is None else shape.window - 1
+        self.window_right = NO_WINDOW if shape.window is None else 0
         self.scheduler_metadata = torch.ops._vllm_fa3_C.get_scheduler_metadata(
             shape.requests,  # batch_size
             TOKENS,  # max_seqlen_q

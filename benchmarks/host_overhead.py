@@ -26,6 +26,7 @@ an output is wrong, 2 for a wrong call or no GPU.
 """
 
 import argparse
+import dataclasses
 import gc
 import json
 import platform
@@ -87,21 +88,21 @@ def ways(module: Any, device: torch.device) -> dict[str, tuple[Way, torch.Tensor
 def executor(module: Any, bound: Any, out: torch.Tensor) -> Way:
     """Return a launch of the same kernel by what `cute.compile` returns."""
     import cuda.bindings.driver as cuda
-    from cutlass import Float32, Int32, Int64, Uint8, cute
-    from cutlass.cute.runtime import make_ptr
+    from cutlass import Int32
 
+    kernel = module.deploy(SHORT).variant.kernel
     compiled = module.compile_attn2(module.deploy(SHORT).variant.name)
     tensors = (*bound.tensors[:5], out)
-    *strides, columns, scale_log2, eps = bound.scalars
-    numbers = (Int32(columns), Float32(scale_log2), Float32(eps), Int32(bound.layout.requests), Int32(1))
+    addresses, *others = module.groups(type(kernel))
+    scalars = iter(bound.scalars)
+    numbers = [group(*(field.type(next(scalars)) for field in dataclasses.fields(group))) for group in others]
+    grid = [Int32(extent) for extent in bound.layout.grid]
 
     def launch() -> None:
-        compiled(
-            *[make_ptr(Uint8, t.data_ptr(), cute.AddressSpace.gmem, assumed_align=16) for t in tensors],
-            *[Int64(stride) for stride in strides],
-            *numbers,
-            cuda.CUstream(torch.cuda.current_stream().cuda_stream),
-        )
+        given = [
+            field.type(t.data_ptr()) for field, t in zip(dataclasses.fields(addresses), tensors, strict=True)
+        ]
+        compiled(addresses(*given), *numbers, *grid, cuda.CUstream(torch.cuda.current_stream().cuda_stream))
 
     return launch
 

@@ -13,8 +13,9 @@ from triton.language.extra.cuda import gdc_wait
 CONFIGS = ((4, 1), (8, 2), (16, 4), (32, 8), (32, 4), (64, 4))
 
 
-@triton.jit
-def _norm_gate_kernel(
+# Triton compiles the function from its source, and takes annotations for types of its own.
+@triton.jit  # type: ignore[untyped-decorator]
+def _norm_gate_kernel(  # type: ignore[no-untyped-def]
     x_ptr,
     gate_ptr,
     out_ptr,

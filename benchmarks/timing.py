@@ -51,7 +51,7 @@ def plan_rounds(asked: int, seconds_per_round: float, budget_seconds: float) -> 
 
 def capture(calls: Sequence[Callable[[], object]]) -> torch.cuda.CUDAGraph:
     """Return one CUDA graph of all calls in order; the first three run before it, to load what they need."""
-    stream = torch.cuda.Stream()
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # PyTorch leaves it untyped
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for call in calls[:3]:
@@ -63,6 +63,10 @@ def capture(calls: Sequence[Callable[[], object]]) -> torch.cuda.CUDAGraph:
         for call in calls:
             call()
     return graph
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # PyTorch leaves it untyped
 
 
 class L2Flush:
@@ -99,7 +103,7 @@ def interleaved(
     def one_round(order: Sequence[int]) -> list[tuple[int, torch.cuda.Event, torch.cuda.Event]]:
         marks = []
         for index in order:
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin, end = _event(), _event()
             flush()
             begin.record()
             graphs[index].replay()

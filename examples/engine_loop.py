@@ -162,9 +162,7 @@ def main(steps: int = 40) -> float:
     engine = Engine(pages=400, device=device)
     deployment = {"max_seq_len": MAX_SEQ_LEN, "window": None}
     attn2.prepare(kv_heads=KV_HEADS, device=device, **deployment)
-    workspace, counters = attn2.allocate_scratch(
-        MAX_REQUESTS, kv_heads=KV_HEADS, device=device, **deployment
-    )
+    workspace, counters = attn2.allocate_scratch(MAX_REQUESTS, kv_heads=KV_HEADS, device=device, **deployment)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         attn2.attn2(

@@ -15,7 +15,7 @@ workspace, epilogue norm_gate.
 Generated from spec.yaml; do not edit. Change the spec, or the file named above a section, then run
 `python -m generator generate`.
 
-sha256 of the plan, sources, template and formatter: b374a08070489060d18ba6a8ee9e00b945e250218acd159b52eca773775f4555
+sha256 of the plan, sources, template and formatter: e6ab3544c37033e54935ec125271c72bdc8c765d40061f31517026d7a04d13b8
 """
 
 import contextlib
@@ -66,7 +66,7 @@ __all__ = [
 NAME = "attn2"
 """In the spec; the name of the entry point."""
 
-DIGEST = "b374a08070489060d18ba6a8ee9e00b945e250218acd159b52eca773775f4555"
+DIGEST = "e6ab3544c37033e54935ec125271c72bdc8c765d40061f31517026d7a04d13b8"
 """Of what this module was made from: what is compiled from it is known by this."""
 
 

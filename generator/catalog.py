@@ -20,7 +20,7 @@ from typing import Any
 
 from generator.errors import CatalogError
 from generator.spec import ProblemSpec
-from stages.contract import Contract
+from stages.contract import SLOT_REFERENCE, Contract
 from stages.slots import SLOTS, Slot
 from variants.skeletons import SKELETONS, Skeleton
 
@@ -170,6 +170,23 @@ class Catalog:
         for name in contract.requires:
             if name not in self._given_facts:
                 raise CatalogError(f"{where}: it requires something of {name}, which is no known fact")
+        self._check_reference(where, self.slots[entry.slot], contract.reference)
+
+    def _check_reference(self, where: str, slot: Slot, reference: Any) -> None:
+        """None passes: such a stage can be generated, and `verify` says that it has no reference."""
+        if reference is None:
+            return
+        if not slot.decides_result:
+            raise CatalogError(f"{where}: it has a reference, but stages of {slot.name} decide no result")
+        if slot.reference is None:
+            if reference != SLOT_REFERENCE:
+                raise CatalogError(f"{where}: its reference is neither SLOT_REFERENCE nor None")
+            return
+        wanted = reference_signature(slot)
+        if not callable(reference):
+            raise CatalogError(f"{where}: its reference is not a function {wanted}")
+        if f"reference{_shown(_shape(reference))}" != wanted:
+            raise CatalogError(f"{where}: reference{_shown(_shape(reference))} should be {wanted}")
 
 
 def _stages_of(slot: Slot) -> Iterable[StageEntry]:
@@ -190,6 +207,12 @@ def _stages_of(slot: Slot) -> Iterable[StageEntry]:
         if contract.stage.__module__ != path:
             raise CatalogError(f"{source_path(path)}: {contract.stage.__name__} is defined in another module")
         yield StageEntry(slot.name, name, path, contract)
+
+
+def reference_signature(slot: Slot) -> str:
+    """How messages write the function that a stage of the slot declares as its reference."""
+    assert slot.reference is not None
+    return f"reference{_shown(_shape(slot.reference.__call__)[1:])}"
 
 
 _Shape = tuple[tuple[str, inspect._ParameterKind], ...]

@@ -1,7 +1,7 @@
 """The workshop's command line: `python -m generator generate | list | compile | export | verify | schema`.
 
-Exit status: 0 where all is well, 1 where something is stale, does not compile, computes something else or
-contradicts its contract, 2 for a wrong call or spec.
+Exit status: 0 where all is well, 1 where something is stale, does not compile, computes something else, has
+no reference to compare with or contradicts its contract, 2 for a wrong call or spec.
 Tables go to standard output, progress and errors to standard error; `--json` gives tables to a program.
 """
 

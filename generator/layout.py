@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,8 @@ class StagePlan:
     """A stage that fills a slot of a variant.
 
     module, class_name: where its class is. facts: the class's fields. parameters: those that the spec may
-    set, defaults included. stage: the finished stage. regions, barriers: what it owns.
+    set, defaults included. stage: the finished stage. regions, barriers: what it owns. reference: of its
+    contract.
     """
 
     slot: str
@@ -38,6 +39,7 @@ class StagePlan:
     regions: tuple[Region, ...]
     barriers: tuple[Barrier, ...]
     min_arch: int
+    reference: Callable[..., Any] | str | None
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,7 @@ def build_stage(entry: StageEntry, facts: Mapping[str, Any], parameters: Mapping
         regions=regions,
         barriers=barriers,
         min_arch=contract.min_arch,
+        reference=contract.reference,
     )
 
 

@@ -2,9 +2,10 @@
 
 Contract
     Works on the text that the generator renders, in a folder that the caller keeps in place. A variant passes
-    a problem if every element is within `LIMIT` ulps of the reference for its epilogue: 2 ulps of itself, or
-    2**-9 of its row's largest magnitude. Whatever a kernel does wrong, and whatever the emulator finds in it,
-    becomes an outcome; nothing is raised for it.
+    a problem if every element is within `LIMIT` ulps of the reference, as `verification.comparison` measures
+    them. The reference is composed from the contracts of the variant's stages; a variant with a stage that
+    ought to declare a reference and does not is not run. Whatever a kernel does wrong, and whatever the
+    emulator finds in it, becomes an outcome; nothing is raised for it.
 """
 
 from __future__ import annotations
@@ -22,19 +23,16 @@ import torch
 
 from emulator import EmulatorError
 from emulator.counts import Counts
+from generator.catalog import reference_signature, source_path
 from generator.compiled import load_module
 from generator.plan import Plan, VariantPlan
-from verification.attention import assert_close, partition_of, worst_ulps
+from stages.slots import SLOTS
+from verification.comparison import LIMIT, assert_close, worst_ulps
+from verification.partition import partition_of
 from verification.problems import FLAT_SCALE, MODEL_SCALE, Problem, make_problem
 from verification.runner import entry_name, run_emulated
 
 DEVICES = ("emulator", "cuda")
-
-LIMIT = 2.0
-"""Ulps that are allowed, as `verification.attention` measures them."""
-
-EPILOGUES = ("norm_gate", "plain")
-"""Stages of the slot "epilogue" that the reference knows, under their names."""
 
 OK, WRONG, FAILED, NO_REFERENCE = "ok", "WRONG", "FAILED", "no reference"
 """Verdicts: within the limit; outside; no result, because of an error; nothing to compare with."""
@@ -142,14 +140,37 @@ def verify(
                 yield Outcome(module_plan.name, variant.name, str(case), **found)
 
 
+def missing_references(variant: VariantPlan) -> str:
+    """Why a variant cannot be compared with anything, a line for each stage; "" if it can."""
+    lines = []
+    for slot in SLOTS.values():
+        stage = variant.stages.get(slot.name)
+        if not slot.decides_result or (stage is not None and stage.reference is not None):
+            continue
+        if stage is None:
+            lines.append(f"skeleton {variant.skeleton!r} has no slot {slot.name!r}, which decides the result")
+            continue
+        remedy = (
+            f"SLOT_REFERENCE if the stage computes what {slot.protocol.__name__} in stages/slots.py defines; "
+            "anything else cannot be verified"
+            if slot.reference is None
+            else f"a function {reference_signature(slot)}, see {slot.reference.__name__} in stages/slots.py"
+        )
+        lines.append(
+            f"stage {stage.name!r} of the slot {slot.name!r} declares no reference; "
+            f"in {source_path(stage.module)}, set Contract.reference to {remedy}"
+        )
+    return "\n".join(lines)
+
+
 def _run(
     module: ModuleType, variant: VariantPlan, case: Case, device: str, seed: int | None, counts: Counts | None
 ) -> dict[str, Any]:
     """What `Outcome` says of a run, in its words."""
-    epilogue = variant.stages["epilogue"].name if "epilogue" in variant.stages else None
-    if epilogue not in EPILOGUES:
-        message = f"epilogue {epilogue!r} has no reference; those that have one: {', '.join(EPILOGUES)}"
-        return {"verdict": NO_REFERENCE, "message": message}
+    missing = missing_references(variant)
+    if missing:
+        return {"verdict": NO_REFERENCE, "message": missing}
+    epilogue = variant.stages["epilogue"].reference
     (kernel,) = (v.kernel for v in module.VARIANTS if v.name == variant.name)
     try:
         problem = make_problem(

@@ -3,9 +3,14 @@
 A stage module holds one device class (a frozen dataclass whose fields are compile-time facts) and one
 `CONTRACT` beside it. The class says what the stage does; the contract says where it fits and what it
 needs. Neither repeats the other: the fields of the class are filled by name from the problem, the launch
-and the stage's own parameters, and the contract's functions are given the finished stage.
+and the stage's own parameters, and the contract's functions `shared`, `barriers` and `unfit` are given the
+finished stage.
 
-Nothing here touches a GPU, and nothing here is copied into a generated module.
+`reference` says what a stage computes, for `python -m generator verify` and the kernel tests: they compose
+the float64 reference of a kernel from the references of its stages.
+
+Nothing here touches a GPU. Neither a contract nor a reference is copied into a generated module: the
+generator links what the stage's class uses, so the class must not use its reference.
 """
 
 from __future__ import annotations
@@ -20,6 +25,12 @@ MAX_SHARED_BYTES = 227 * 1024
 
 MAX_CLUSTER_SIZE = 16
 """CTAs a cluster on sm_90 and sm_100, with the non-portable attribute that CuTe DSL always sets."""
+
+SLOT_REFERENCE = "slot"
+"""A `Contract.reference`: the stage computes what the docstring of its slot's protocol defines.
+
+The protocols are in `stages.slots`; `verification.attention` implements their definitions in float64.
+"""
 
 
 @dataclass(frozen=True)
@@ -73,6 +84,14 @@ class Contract:
     barriers: the mbarriers that a finished stage completes.
     unfit: why a finished stage cannot work although each of its values is allowed; None if it can.
     min_arch: the first architecture that has the stage's instructions (90 for sm_90).
+    reference: what the stage computes. Which form it has depends on the slot:
+        scores, softmax, values: `SLOT_REFERENCE`. There is no other form, so a stage that computes anything
+            else (a softcap, say) declares none.
+        epilogue: a function `reference(attended, gate, eps)` on float64 tensors, as
+            `stages.slots.EpilogueReference` defines it, beside the stage.
+        the others: None. These stages only move and merge data (`Slot.decides_result` is False).
+        A stage of the first two kinds that declares none can be generated and run, but not verified:
+        `verify` reports "no reference" for its variants.
     """
 
     slot: str
@@ -84,6 +103,7 @@ class Contract:
     barriers: Callable[[Any], tuple[Barrier, ...]] = lambda stage: ()
     unfit: Callable[[Any], str | None] = lambda stage: None
     min_arch: int = 80
+    reference: Callable[..., Any] | str | None = None
 
     def facts(self) -> tuple[str, ...]:
         """The names of the facts that the stage class is built from."""

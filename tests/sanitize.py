@@ -19,7 +19,7 @@ seems to take that rank's mbarrier for the one of rank 0, which lies at the same
 import argparse
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -28,7 +28,9 @@ import yaml
 
 from generator.compiled import load_module
 from generator.render import generate
-from verification.attention import partition_of
+from stages.slots import EpilogueReference
+from tests.references import epilogues
+from verification.partition import partition_of
 from verification.problems import Layout, make_problem
 
 SPEC = Path(__file__).resolve().parent.parent / "spec.yaml"
@@ -50,8 +52,8 @@ def module_with(folder: Path, cluster: int | None, ring: str | None) -> ModuleTy
     return load_module(folder / "attn2.py")
 
 
-def run_all(module: ModuleType) -> None:
-    """Every form, once."""
+def run_all(module: ModuleType, references: Mapping[str, EpilogueReference]) -> None:
+    """Every form, once. references: of the variants' epilogues, by the variants' names."""
     for variant in module.VARIANTS:
         kernel = variant.kernel
         windows = (None, 700) if variant.windows else (None,)
@@ -67,7 +69,7 @@ def run_all(module: ModuleType) -> None:
             arguments = problem.arguments() | {"workspace": workspace, "counters": counters} | deployment
             for pdl in (False, True):
                 out = module.attn2(**arguments, pdl=pdl)
-                problem.check(out, partition_of(kernel, NUM_SPLITS))
+                problem.check(out, partition_of(kernel, NUM_SPLITS), references[variant.name])
             print(f"{variant.name}, clusters of {kernel.cluster}, window {window}: right")
     torch.cuda.synchronize()
 
@@ -81,7 +83,8 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--ring", metavar="STAGE", help="ring stage, instead of the spec's")
     options = parser.parse_args(words)
     with tempfile.TemporaryDirectory() as folder:
-        run_all(module_with(Path(folder), options.cluster, options.ring))
+        module = module_with(Path(folder), options.cluster, options.ring)
+        run_all(module, epilogues(Path(folder) / "spec.yaml"))
     return 0
 
 

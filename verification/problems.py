@@ -12,13 +12,18 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from verification import attention as reference
-from verification.attention import HEAD_DIM, HEADS_PER_KV, PAGE_SIZE, TOKENS, Partition
+from verification.attention import HEAD_DIM, HEADS_PER_KV, PAGE_SIZE, TOKENS
+from verification.comparison import assert_close
+from verification.partition import Partition
+
+if TYPE_CHECKING:
+    from stages.slots import EpilogueReference
 
 MODEL_SCALE = 0.68413
 """A model's softmax scale for q and k that have been RMS-normalised: no logit is beyond 44."""
@@ -49,7 +54,9 @@ def padded(length: int) -> int:
     return max(1, math.ceil(length / PAGE_SIZE)) * PAGE_SIZE
 
 
-def model_like(requests: int, keys: int, kv_heads: int, *, device: Any = "cpu", seed: int = 0) -> Content:
+def model_like(
+    requests: int, keys: int, kv_heads: int, *, device: torch.device | str = "cpu", seed: int = 0
+) -> Content:
     """Contents with logits spread like a model's.
 
     q and k are RMS-normalised, and one key in 16 is drawn towards one of the query rows, up to nearly
@@ -70,7 +77,7 @@ def model_like(requests: int, keys: int, kv_heads: int, *, device: Any = "cpu", 
     chance = torch.rand((2, requests, keys, kv_heads, 1), generator=random, device=device)
     strength = torch.where(chance[0] < 1 / 16, 3.0 * chance[1], 0.0)
     content = Content(
-        q=q.unflatten(2, (TOKENS, HEADS_PER_KV)).transpose(1, 2).flatten(2, 3),
+        q=torch.unflatten(q, 2, (TOKENS, HEADS_PER_KV)).transpose(1, 2).flatten(2, 3),
         gate=2.0 * normal(requests, TOKENS, kv_heads * HEADS_PER_KV, HEAD_DIM),
         k=normed(normal(requests, keys, kv_heads, HEAD_DIM) + strength * drawn_to),
         v=normal(requests, keys, kv_heads, HEAD_DIM),
@@ -127,20 +134,19 @@ class Problem:
             :, :columns
         ]
 
-    def check(self, out: torch.Tensor, partition: Partition, epilogue: str = "norm_gate") -> None:
+    def check(self, out: Tensor, partition: Partition, epilogue: EpilogueReference) -> None:
         """The output is what the kernel must give. Raises AssertionError with the worst element."""
-        reference.assert_close(
+        assert_close(
             out,
             self.expected(partition, epilogue),
             or_to=lambda: self.expected(partition, epilogue, other_way=True),
         )
 
-    def expected(
-        self, partition: Partition, epilogue: str = "norm_gate", other_way: bool = False
-    ) -> torch.Tensor:
-        """What the kernel must give with this partition and epilogue ("norm_gate" or "plain").
+    def expected(self, partition: Partition, epilogue: EpilogueReference, other_way: bool = False) -> Tensor:
+        """What a kernel with this partition must write, in float64: [8R, 8H, 64].
 
-        other_way: where weights near a rounding tie are rounded the other way, which is right too.
+        epilogue: the `Contract.reference` of its epilogue stage. other_way: with the weights near a rounding
+        tie rounded the other way, which is right too.
         """
         attended = reference.attention(
             self.q,
@@ -152,9 +158,7 @@ class Problem:
             window=self.window,
             other_way=other_way,
         )
-        if epilogue == "plain":
-            return attended
-        return reference.norm_gate(attended, self.gate, self.eps, self.seq_lens)
+        return reference.finish(epilogue, attended, self.gate, self.eps, self.seq_lens)
 
     def requests(self, indices: Sequence[int]) -> Problem:
         """These requests alone, in this order, in the same cache; q and gate are contiguous.
@@ -164,8 +168,8 @@ class Problem:
         index = torch.tensor(indices, device=self.q.device)
         return dataclasses.replace(
             self,
-            q=self.q.unflatten(0, (-1, TOKENS))[index].flatten(0, 1),
-            gate=self.gate.unflatten(0, (-1, TOKENS))[index].flatten(0, 1),
+            q=torch.unflatten(self.q, 0, (-1, TOKENS))[index].flatten(0, 1),
+            gate=torch.unflatten(self.gate, 0, (-1, TOKENS))[index].flatten(0, 1),
             block_table=self.block_table[index],
             seq_lens=self.seq_lens[index],
             needed=self.needed[index],
@@ -204,7 +208,7 @@ def place(
     seq_lens = torch.tensor(lengths, dtype=torch.int32, device=device)
 
     seen = reference.visible_keys(seq_lens, columns * PAGE_SIZE, window).any(1)
-    needed = seen.unflatten(1, (columns, PAGE_SIZE)).any(2)
+    needed = torch.unflatten(seen, 1, (columns, PAGE_SIZE)).any(2)
     live = int(needed.sum())
     pages = live + 6
     # Page 0 is never a request's: engines point freed and padded entries there.
@@ -221,7 +225,7 @@ def place(
     assert not seen[:, keys:].any(), "a request is longer than its content"
     kv = torch.cat((content.k, content.v), -1)[:, :keys]
     kv = torch.where(seen[:, :keys, None, None], kv, poison)
-    by_page = kv.unflatten(1, (-1, PAGE_SIZE)).transpose(2, 3)
+    by_page = torch.unflatten(kv, 1, (-1, PAGE_SIZE)).transpose(2, 3)
     cache[ids.long()] = by_page[needed[:, : keys // PAGE_SIZE]]
 
     q, gate = content.q.flatten(0, 1).flatten(1), content.gate.flatten(0, 1).flatten(1)
@@ -246,7 +250,7 @@ def place(
     )
 
 
-def _stale_entries(shape, ids, pages, random):
+def _stale_entries(shape: tuple[int, int], ids: Tensor, pages: int, random: torch.Generator) -> Tensor:
     """Table entries that must not be used: -1, INT_MAX, the page count, page 0, pages of other requests."""
     device = ids.device
     wrong = torch.tensor([-1, INT_MAX, pages, 0], dtype=torch.int32, device=device)
@@ -262,7 +266,7 @@ def make_problem(
     lengths: Sequence[int],
     *,
     kv_heads: int = 1,
-    device: Any = "cpu",
+    device: torch.device | str = "cpu",
     seed: int = 0,
     layout: Layout | None = None,
     **deployment: Any,

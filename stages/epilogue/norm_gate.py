@@ -56,9 +56,15 @@ class NormGateEpilogue:
         return reciprocal(add(Float32(1.0), exp2(mul(x, Float32(-math.log2(math.e))))))
 
 
+def reference(attended, gate, eps):
+    """attended * rsqrt(mean(attended**2) + eps) * sigmoid(gate), the mean over a head's dims."""
+    return attended * (attended.square().mean(-1, keepdim=True) + eps).rsqrt() * gate.sigmoid()
+
+
 CONTRACT = Contract(
     slot="epilogue",
     stage=NormGateEpilogue,
     summary="RMS norm over head_dim without a weight, and the sigmoid gate",
     requires={"head_dim": (64,), "dtype": ("bf16",)},
+    reference=reference,
 )

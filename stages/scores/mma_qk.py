@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 
-from stages.contract import Contract
+from stages.contract import SLOT_REFERENCE, Contract
 from stages.fragments import TILE, chunk_dim, chunks, pairs, registers
 from stages.ptx.global_memory import load_global_x4
 from stages.ptx.matrix import mma_bf16
@@ -64,4 +64,5 @@ CONTRACT = Contract(
     stage=MmaScores,
     summary="Q K^T by mma.sync m16n8k16",
     requires={"head_dim": (64,), "page_size": (16,), "dtype": ("bf16",)},
+    reference=SLOT_REFERENCE,
 )

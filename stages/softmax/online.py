@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import cutlass.cute as cute
 from cutlass import Float32, Int32
 
-from stages.contract import Contract
+from stages.contract import SLOT_REFERENCE, Contract
 from stages.fragments import TILE, RowState, registers
 from stages.mask import KeyRange
 from stages.partial import NEGATIVE_INFINITY, exponent_base
@@ -109,4 +109,5 @@ CONTRACT = Contract(
     stage=OnlineSoftmax,
     summary="running maximum and sum in base 2, weights rounded to BF16",
     requires={"page_size": (16,)},
+    reference=SLOT_REFERENCE,
 )

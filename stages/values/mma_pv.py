@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import cutlass.cute as cute
 from cutlass import Int32
 
-from stages.contract import Contract
+from stages.contract import SLOT_REFERENCE, Contract
 from stages.fragments import TILE, pairs
 from stages.mask import KeyRange
 from stages.ptx.arithmetic import select
@@ -127,4 +127,5 @@ CONTRACT = Contract(
         "dtype": ("bf16",),
         "heads_per_kv": (8,),
     },
+    reference=SLOT_REFERENCE,
 )

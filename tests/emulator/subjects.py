@@ -9,7 +9,8 @@ import torch
 import emulator
 from emulator.interface import EmulatorError
 from generator.compiled import load_module
-from verification.attention import Partition, partition_of
+from tests.references import epilogue_of
+from verification.partition import Partition, partition_of
 from verification.problems import Problem
 from verification.runner import kernel_ptx
 
@@ -30,6 +31,11 @@ def cluster_ptx() -> str:
 def partition() -> Partition:
     """Which warp attends which page."""
     return partition_of(module().VARIANTS[0].kernel)
+
+
+def expected(problem: Problem) -> torch.Tensor:
+    """The reference of the variant's output."""
+    return problem.expected(partition(), epilogue_of(module(), module().VARIANTS[0].name))
 
 
 def run_cluster(problem: Problem, ptx: str | None = None, **more) -> torch.Tensor:

@@ -17,9 +17,10 @@ from emulator.interface import (
 )
 from tests.device import compile_kernel
 from tests.emulator import handwritten
-from tests.emulator.subjects import cluster_ptx, edited, line_of, partition, run_cluster, stage_of
+from tests.emulator.subjects import cluster_ptx, edited, expected, line_of, run_cluster, stage_of
 from tests.stages.push.test_dsmem import Pushing
-from verification.attention import PAGE_SIZE, assert_close
+from verification.attention import PAGE_SIZE
+from verification.comparison import assert_close
 from verification.problems import Layout, Problem, make_problem
 
 SEEDS = [None, *range(19)]
@@ -49,7 +50,7 @@ def plant(kind: type[EmulatorError], match: str, ptx: str, at: str, stage: str, 
 def test_the_cluster_kernel_is_clean(seed):
     """No report, and the right numbers, in any order."""
     given = make_problem([40], max_seq_len=1024)
-    assert_close(run_cluster(given, seed=seed), given.expected(partition()))
+    assert_close(run_cluster(given, seed=seed), expected(given))
 
 
 @pytest.mark.parametrize("lengths", [[2048], [0, 5, 1030, 8]])
@@ -57,7 +58,7 @@ def test_the_cluster_kernel_is_clean_at_other_lengths(lengths):
     """All steps of a warp, padding, rows without a key."""
     given = make_problem(lengths, max_seq_len=2048)
     for seed in (None, 0):
-        assert_close(run_cluster(given, seed=seed), given.expected(partition()))
+        assert_close(run_cluster(given, seed=seed), expected(given))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -96,7 +97,7 @@ def test_a_missing_cta_barrier(seed):
     if seed is None:
         error = plant(Race, "written by thread", ptx, r"ld\.shared", "stages/warp_merge/shared.py")
         assert f"PTX line {line_of(ptx, 'st.shared', 4)}" in error.message
-        assert_close(run_cluster(problem(), ptx, checks=False), problem().expected(partition()))
+        assert_close(run_cluster(problem(), ptx, checks=False), expected(problem()))
         return
     with pytest.raises(EmulatorError) as caught:
         run_cluster(problem(), ptx, seed=seed)
@@ -295,15 +296,15 @@ def test_a_masked_slot_that_is_computed_with(half, select):
     ptx = edited(select, r"selp.b32 \1, \2, \2, \3;", count=None)
     layout = Layout(v_poison=0.0) if half == "k" else Layout(k_poison=0.0)
     given = make_problem([13], max_seq_len=1024, layout=layout)
-    assert_close(run_cluster(given), given.expected(partition()))
+    assert_close(run_cluster(given), expected(given))
     out = run_cluster(given, ptx)
     assert torch.isnan(out.float()).any()
     with pytest.raises(AssertionError):
-        assert_close(out, given.expected(partition()))
+        assert_close(out, expected(given))
 
 
 def test_what_is_planted_is_all_that_is_wrong():
     """The edits leave the text's lines where they are."""
     ptx = edited(r"bar\.sync 0;", "bar.sync 0, 128;")
     assert ptx.count("\n") == cluster_ptx().count("\n")
-    assert_close(run_cluster(problem(), ptx), problem().expected(partition()))
+    assert_close(run_cluster(problem(), ptx), expected(problem()))

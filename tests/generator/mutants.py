@@ -14,6 +14,8 @@ from random import Random
 
 import yaml
 
+from generator.catalog import Catalog
+
 
 @dataclass
 class Map:
@@ -70,7 +72,7 @@ CHOICES = {
     "depth": ["2", "4", "8", "16", "32"],
     "max_seq_len": ["1", "16", "777", "2048", "16384", "1048576"],
     "window": ["true", "false"],
-    "epilogue": ["plain", "norm_gate"],
+    "epilogue": list(Catalog.load().by_slot["epilogue"]),
     "ring": ["cp_async_ring", "bulk_ring", "{stage: bulk_ring, depth: 4}"],
     "head_dim": ["32", "64", "128"],
     "tokens": ["4", "8"],

@@ -10,7 +10,7 @@ import pytest
 import stages
 from generator.catalog import Catalog, StageEntry
 from generator.errors import CatalogError
-from stages.contract import Parameter
+from stages.contract import SLOT_REFERENCE, Parameter
 from stages.slots import Pages, Slot
 from tests.generator.fakes import RING, RINGED, Ring, entry, with_stages
 from variants.skeletons import SKELETONS, Rule
@@ -141,6 +141,41 @@ def test_requirement_of_nothing(catalog):
     assert message == f"{HERE}: it requires something of heads, which is no known fact"
 
 
+def of_two(attended, gate):
+    """Not as the protocol has it."""
+
+
+@pytest.mark.parametrize(
+    ("slot", "reference", "wrong"),
+    [
+        ("pages", SLOT_REFERENCE, "it has a reference, but stages of pages decide no result"),
+        ("push", of_two, "it has a reference, but stages of push decide no result"),
+        ("scores", of_two, "its reference is neither SLOT_REFERENCE nor None"),
+        ("softmax", "slots", "its reference is neither SLOT_REFERENCE nor None"),
+        ("epilogue", SLOT_REFERENCE, "its reference is not a function reference(attended, gate, eps)"),
+        ("epilogue", of_two, "reference(attended, gate) should be reference(attended, gate, eps)"),
+    ],
+)
+def test_a_reference_has_the_form_of_its_slot(catalog, slot, reference, wrong):
+    """SLOT_REFERENCE, a function, or none at all."""
+    sound, *_ = catalog.by_slot[slot].values()
+    spoilt = dataclasses.replace(
+        sound, name="spoilt", contract=dataclasses.replace(sound.contract, reference=reference)
+    )
+    with pytest.raises(CatalogError) as caught:
+        with_stages(catalog, spoilt)
+    assert str(caught.value) == f"{sound.path}: stage spoilt ({slot}): {wrong}"
+
+
+def test_a_stage_may_declare_no_reference(catalog):
+    """It can be generated and run; `verify` says what it lacks."""
+    sound, *_ = catalog.by_slot["epilogue"].values()
+    without = dataclasses.replace(
+        sound, name="without", contract=dataclasses.replace(sound.contract, reference=None)
+    )
+    assert "without" in with_stages(catalog, without).by_slot["epilogue"]
+
+
 def test_methods_behind_jit_are_seen_through(catalog):
     """`cute.jit` wraps a method; the parameters are those of the method behind it."""
     assert catalog.by_slot["grid_merge"]["workspace"].contract.stage.leave.__wrapped__
@@ -192,7 +227,8 @@ def test_modules_that_are_no_stages(tmp_path, monkeypatch, source, wrong):
     monkeypatch.syspath_prepend(tmp_path)
     for name in ("page_loaders", "page_loaders.bad"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.setattr("generator.catalog.SLOTS", {"pages": SlotElsewhere("pages", Pages)})
+    slot = SlotElsewhere("pages", Pages, decides_result=False)
+    monkeypatch.setattr("generator.catalog.SLOTS", {"pages": slot})
     with pytest.raises(CatalogError) as caught:
         Catalog.load()
     assert str(caught.value) == f"page_loaders/bad.py: {wrong}"

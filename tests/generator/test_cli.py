@@ -8,6 +8,7 @@ import shutil
 
 import pytest
 
+from generator.catalog import Catalog
 from tests.generator.command import ROOT, call, copy_checkout, first_variant, run
 
 TWO_MORE = """\
@@ -91,11 +92,12 @@ def test_a_wrong_spec_is_refused_and_nothing_is_written(checkout):
     spec = checkout / "spec.yaml"
     spec.write_text(spec.read_text().replace("norm_gate", "norm_gat").replace("cluster: 16", "cluster: 17"))
     before = snapshot(checkout)
+    epilogues = ", ".join(Catalog.load().by_slot["epilogue"])
     for way, command in ((run, "generate"), (call, "generate"), (call, "list"), (call, "compile")):
         result = way(checkout, command)
         assert result.returncode == 2, result.stderr
         assert "spec.yaml:14:27: modules.attn2.variants.cluster.launch.cluster: cluster 17" in result.stderr
-        assert "stages.epilogue: unknown stage 'norm_gat'; allowed: norm_gate, plain" in result.stderr
+        assert f"stages.epilogue: unknown stage 'norm_gat'; allowed: {epilogues}" in result.stderr
         assert "Traceback" not in result.stderr
     assert snapshot(checkout) == before
 
@@ -175,7 +177,8 @@ def test_list_shows_what_a_spec_resolves_to(checkout):
     data = json.loads(call(checkout, "list", "--json").stdout)
     assert data["variants"][0]["variant"] == "cluster"
     assert data["variants"][0]["launch"] == {"cluster": 16, "warps": 4, "pages_per_step": 2}
-    assert {s["stage"] for s in data["stages"] if s["slot"] == "epilogue"} == {"norm_gate", "plain"}
+    listed = [s["stage"] for s in data["stages"] if s["slot"] == "epilogue"]
+    assert listed == list(Catalog.load().by_slot["epilogue"])
 
 
 def test_variants_are_added_by_yaml_alone(checkout):

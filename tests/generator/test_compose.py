@@ -20,6 +20,7 @@ from tests.generator.fakes import (
 
 VARIANT = "modules.attn2.variants.cluster"
 SLOTS = "pages, scores, softmax, values, warp_merge, push, cluster_merge, epilogue"
+EPILOGUES = ", ".join(Catalog.load().by_slot["epilogue"])
 
 
 @pytest.mark.parametrize(
@@ -32,7 +33,7 @@ SLOTS = "pages, scores, softmax, values, warp_merge, push, cluster_merge, epilog
         ),
         (
             ("norm_gate", "{stage: norms_gate}"),
-            f"17:29: {VARIANT}.stages.epilogue.stage: unknown stage 'norms_gate'; allowed: norm_gate, plain; "
+            f"17:29: {VARIANT}.stages.epilogue.stage: unknown stage 'norms_gate'; allowed: {EPILOGUES}; "
             "did you mean 'norm_gate'?",
         ),
         (("dsmem", "xyz"), f"15:17: {VARIANT}.stages.push: unknown stage 'xyz'; allowed: dsmem"),

@@ -1,12 +1,16 @@
 """`python -m generator verify`: what is right passes, and a fault of one line fails and is named."""
 
+import dataclasses
 import json
+import re
 import shutil
 
 import pytest
 import torch
 
+from generator.verify import missing_references
 from tests.generator.command import call, copy_checkout, first_variant, run
+from tests.generator.fakes import SPEC, plan_of
 
 PROBLEMS = ["L 40, 0, 8, 129, 5; H 2", "L 1033; H 2", "L 2048; H 1"]
 
@@ -96,14 +100,75 @@ def test_a_fault_that_gives_right_numbers_fails_and_its_line_is_named(checkout):
     assert "Traceback" not in result.stderr and str(checkout) not in result.stderr
 
 
-def test_an_epilogue_without_a_reference_says_so(checkout):
-    """A new epilogue stage runs when it has a reference, and until then fails by name."""
-    shutil.copy(checkout / "stages/epilogue/plain.py", checkout / "stages/epilogue/bold.py")
-    edit(checkout / "spec.yaml", "epilogue: norm_gate", "epilogue: bold")
-    result = run(checkout, "verify")
+def test_a_new_epilogue_is_one_file_and_a_line_of_the_spec(checkout):
+    """The gate without the norm: verified against the reference that the stage's own file declares."""
+    stage = checkout / "stages/epilogue/gate.py"
+    shutil.copy(checkout / "stages/epilogue/norm_gate.py", stage)
+    edit(stage, "mul(mul(x, norm), self._sigmoid(g))", "mul(x, self._sigmoid(g))")
+    edit(stage, " * (attended.square().mean(-1, keepdim=True) + eps).rsqrt()", "")
+    edit(checkout / "spec.yaml", "epilogue: norm_gate", "epilogue: gate")
+    result = run(checkout, "verify", "--json")
+    assert result.returncode == 0, result.stderr
+    outcomes = json.loads(result.stdout)
+    assert [outcome["verdict"] for outcome in outcomes] == ["ok"] * 3
+    assert all(outcome["ulps"] <= 2 for outcome in outcomes)
+
+
+def test_a_wrong_reference_is_wrong(checkout):
+    """The kernel is right and the reference is not: they are compared, so it shows."""
+    edit(checkout / "stages/epilogue/norm_gate.py", "gate.sigmoid()", "(gate - 1).sigmoid()")
+    result = run(checkout, "verify", "--json")
     assert result.returncode == 1
-    assert result.stdout.count("no reference") == 3
-    assert "epilogue 'bold' has no reference; those that have one: norm_gate, plain" in result.stderr
+    outcomes = json.loads(result.stdout)
+    assert [outcome["verdict"] for outcome in outcomes] == ["WRONG"] * 3
+    assert all(outcome["ulps"] > 2 for outcome in outcomes)
+
+
+@pytest.mark.parametrize(
+    ("slot", "stage", "declared", "remedy"),
+    [
+        (
+            "epilogue",
+            "plain",
+            "reference=reference",
+            "a function reference(attended, gate, eps), see EpilogueReference in stages/slots.py",
+        ),
+        (
+            "scores",
+            "mma_qk",
+            "reference=SLOT_REFERENCE",
+            "SLOT_REFERENCE if the stage computes what Scores in stages/slots.py defines; "
+            "anything else cannot be verified",
+        ),
+    ],
+)
+def test_a_stage_without_a_reference_is_not_judged(checkout, slot, stage, declared, remedy):
+    """A new stage of a slot that decides the result: neither right nor WRONG, and it is said what to do."""
+    new = checkout / f"stages/{slot}/bold.py"
+    shutil.copy(checkout / f"stages/{slot}/{stage}.py", new)
+    edit(new, f"    {declared},\n", "")
+    spec = (checkout / "spec.yaml").read_text()
+    (checkout / "spec.yaml").write_text(re.sub(rf"{slot}: \w+", f"{slot}: bold", spec))
+    result = run(checkout, "verify", "--json")
+    assert result.returncode == 1
+    outcomes = json.loads(result.stdout)
+    assert [outcome["verdict"] for outcome in outcomes] == ["no reference"] * 3
+    message = (
+        f"stage 'bold' of the slot '{slot}' declares no reference; "
+        f"in stages/{slot}/bold.py, set Contract.reference to {remedy}"
+    )
+    assert all(outcome["message"] == message and outcome["ulps"] is None for outcome in outcomes)
+    assert message in result.stderr
+
+
+def test_a_skeleton_without_a_slot_that_decides_the_result_has_no_reference(catalog):
+    """Such a kernel computes something else than attention and an epilogue."""
+    (variant,) = plan_of(SPEC, catalog).modules[0].variants
+    assert missing_references(variant) == ""
+    stages = {slot: stage for slot, stage in variant.stages.items() if slot not in ("push", "values")}
+    without = dataclasses.replace(variant, stages=stages)
+    message = "skeleton 'cluster' has no slot 'values', which decides the result"
+    assert missing_references(without) == message
 
 
 @pytest.mark.parametrize(

@@ -13,15 +13,17 @@ import yaml
 
 from generator.compiled import load_module
 from generator.render import generate
+from stages.slots import EpilogueReference
 from tests.kernels.scale import GPU
-from verification.attention import Partition, partition_of
+from tests.references import epilogue_of
+from verification.partition import Partition, partition_of
 from verification.problems import Problem
 from verification.runner import run_emulated
 
 SPEC = Path(__file__).resolve().parents[2] / "spec.yaml"
 
-EPILOGUES = {"cluster": "norm_gate", "cluster8": "norm_gate", "cluster_plain": "plain"}
-"""The variants under test, and how each finishes its rows."""
+NAMES = ("cluster", "cluster8", "cluster_plain")
+"""The variants under test."""
 
 
 @pytest.fixture(scope="session")
@@ -65,9 +67,9 @@ class Subject:
     device: str
 
     @property
-    def epilogue(self) -> str:
-        """The name of the reference's epilogue."""
-        return EPILOGUES[self.name]
+    def epilogue(self) -> EpilogueReference:
+        """The reference of its epilogue."""
+        return epilogue_of(self.module, self.name)
 
     @property
     def partition(self) -> Partition:
@@ -111,7 +113,7 @@ class Subject:
         return out
 
 
-@pytest.fixture(params=EPILOGUES)
+@pytest.fixture(params=NAMES)
 def subject(request, device, workshop_module) -> Subject:
     """Each variant in turn."""
     return Subject(workshop_module, request.param, device)

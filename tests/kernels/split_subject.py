@@ -13,20 +13,16 @@ import yaml
 from generated import attn2 as checked_in
 from generator.compiled import load_module
 from generator.render import generate
+from stages.slots import EpilogueReference
 from tests.kernels.conftest import SPEC
 from tests.kernels.split_scale import GUARD
-from verification.attention import Partition, partition_of
+from tests.references import epilogue_of
+from verification.partition import Partition, partition_of
 from verification.problems import Problem
 from verification.runner import run_emulated
 
-EPILOGUES = {
-    "split": "norm_gate",
-    "batch": "norm_gate",
-    "split_plain": "plain",
-    "split_small": "norm_gate",
-    "split_tiny": "plain",
-}
-"""The variants under test, and how each finishes its rows; those of single tests store attention itself."""
+NAMES = ("split", "batch", "split_plain", "split_small", "split_tiny")
+"""The variants under test."""
 
 UNTOUCHED = 0xFF
 """What every byte of a workspace holds before a call: its numbers are NaN."""
@@ -85,9 +81,9 @@ class SplitSubject:
     device: str
 
     @property
-    def epilogue(self) -> str:
-        """The name of the reference's epilogue."""
-        return EPILOGUES.get(self.name, "plain")
+    def epilogue(self) -> EpilogueReference:
+        """The reference of its epilogue."""
+        return epilogue_of(self.module, self.name)
 
     def partition(self, num_splits: int) -> Partition:
         """Which share attends which page."""
@@ -157,5 +153,5 @@ class SplitSubject:
 def splits(split_module, device) -> Mapping[str, SplitSubject]:
     """The variants by their names; those that are shipped from the checked-in module."""
     shipped = {variant.name for variant in checked_in.VARIANTS}
-    modules = {name: checked_in if name in shipped else split_module for name in EPILOGUES}
+    modules = {name: checked_in if name in shipped else split_module for name in NAMES}
     return {name: SplitSubject(module, name, device) for name, module in modules.items()}

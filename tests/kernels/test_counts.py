@@ -5,7 +5,7 @@ import math
 import pytest
 
 from emulator.counts import Counts
-from tests.kernels.conftest import EPILOGUES, Subject
+from tests.kernels.conftest import NAMES, Subject
 from verification.attention import HEADS_PER_KV, PAGE_SIZE, ROW_GROUP, TOKENS
 from verification.problems import make_problem
 from verification.runner import run_emulated
@@ -17,7 +17,7 @@ MMA = 8
 """Matrix multiplications of 16 rows with the K, or with the V, of one page."""
 
 
-@pytest.fixture(params=EPILOGUES)
+@pytest.fixture(params=NAMES)
 def emulated(request, workshop_module) -> Subject:
     """Each variant in turn, on the emulator wherever the other tests run."""
     return Subject(workshop_module, request.param, "cpu")

@@ -5,7 +5,9 @@ import math
 import pytest
 import torch
 
-from verification.attention import HEAD_DIM, PAGE_SIZE, TOKENS, Partition
+from stages.epilogue.norm_gate import reference as norm_gate
+from verification.attention import HEAD_DIM, PAGE_SIZE, TOKENS
+from verification.partition import Partition
 from verification.problems import INT_MAX, Layout, make_problem, model_like, place
 
 PARTITION = Partition(cluster=16, warps=4, pages_per_step=2)
@@ -66,14 +68,14 @@ def test_layout_does_not_change_what_a_problem_means():
     """The same content in another layout, physical order or batch has the same reference results."""
     content = model_like(len(LENGTHS), 112, 2, seed=2)
     problem = place(content, LENGTHS)
-    want = problem.expected(PARTITION)
+    want = problem.expected(PARTITION, norm_gate)
     other = place(content, LENGTHS, layout=Layout(layers=2, head_gap=1, fused=False, seed=9))
-    assert torch.equal(other.expected(PARTITION), want)
+    assert torch.equal(other.expected(PARTITION, norm_gate), want)
     moved = problem.relocated(seed=4)
     assert not torch.equal(moved.block_table[moved.needed], problem.block_table[problem.needed])
-    assert torch.equal(moved.expected(PARTITION), want)
+    assert torch.equal(moved.expected(PARTITION, norm_gate), want)
     order = [4, 0, 0, 2]
-    chosen = problem.requests(order).expected(PARTITION)
+    chosen = problem.requests(order).expected(PARTITION, norm_gate)
     assert torch.equal(chosen.unflatten(0, (-1, TOKENS)), want.unflatten(0, (-1, TOKENS))[order])
 
 

@@ -1,21 +1,19 @@
 """The float64 reference against slower ones and by hand, and the comparison against planted faults."""
 
 import math
+import re
 
 import pytest
 import torch
 
+from stages.epilogue.norm_gate import reference as norm_gate
+from stages.epilogue.plain import reference as plain
 from verification import attention as reference
-from verification.attention import (
-    HEAD_DIM,
-    PAGE_SIZE,
-    TOKENS,
-    Partition,
-    assert_close,
-    bf16_ulp,
-    worst_ulps,
-)
+from verification.attention import HEAD_DIM, PAGE_SIZE, TOKENS
+from verification.comparison import assert_close, worst_ulps
+from verification.partition import Partition
 from verification.problems import Problem, make_problem, model_like, padded, place
+from verification.rounding import bf16_ulp, round_bf16, round_weights
 
 CLUSTER = Partition(cluster=16, warps=4, pages_per_step=2)
 
@@ -42,7 +40,7 @@ def test_only_rounded_weights_separate_it_from_exact_attention(partition, window
     problem = make_problem([0, 3, 8, 40, 129, 333], kv_heads=2, window=window)
     absolute = torch.cat((problem.kv_cache[..., :HEAD_DIM], problem.kv_cache[..., HEAD_DIM:].abs()), -1)
     bound = exact(Problem(**{**vars(problem), "kv_cache": absolute}))
-    got, want = problem.expected(partition, "plain"), exact(problem)
+    got, want = problem.expected(partition, plain), exact(problem)
     assert not want.isnan().any()
     assert ((got - want).abs() <= 2.0**-8 * (bound + want.abs()) * (1 + 2.0**-8)).all()
 
@@ -88,25 +86,25 @@ def test_weights_near_a_tie_may_go_the_other_way():
         ulp = 2.0 ** (math.frexp(low)[1] - 8)
         for off, ways in ((-0.01, (0, 0)), (-0.003, (0, 1)), (0.003, (1, 0)), (0.01, (1, 1))):
             weight = torch.tensor(low + (0.5 + off) * ulp, dtype=torch.float64)
-            got = [reference.round_weights(weight, other_way).item() for other_way in (False, True)]
+            got = [round_weights(weight, other_way).item() for other_way in (False, True)]
             assert got == [low + up * ulp for up in ways], (low, off)
     exact = torch.tensor([0.0, 1.0, 0.625, 0.1], dtype=torch.float64)
-    assert torch.equal(reference.round_weights(exact, True), reference.round_bf16(exact))
+    assert torch.equal(round_weights(exact, True), round_bf16(exact))
 
 
 def test_an_element_may_be_close_to_either():
     """The other result is asked for only if one is off, and an element close to neither is wrong."""
-    expected = make_problem([40], seed=5).expected(CLUSTER)
+    expected = make_problem([40], seed=5).expected(CLUSTER, norm_gate)
     other = expected * 1.5
     mixed = expected.clone()
     mixed[3] = other[3]
-    reference.assert_close(expected, expected, or_to=lambda: pytest.fail("asked without need"))
-    reference.assert_close(mixed, expected, or_to=lambda: other)
+    assert_close(expected, expected, or_to=lambda: pytest.fail("asked without need"))
+    assert_close(mixed, expected, or_to=lambda: other)
     with pytest.raises(AssertionError, match="token 3"):
-        reference.assert_close(mixed, expected)
+        assert_close(mixed, expected)
     mixed[5] = 2 * expected[5]
     with pytest.raises(AssertionError, match="token 5"):
-        reference.assert_close(mixed, expected, or_to=lambda: other)
+        assert_close(mixed, expected, or_to=lambda: other)
 
 
 @pytest.mark.parametrize("pages_per_step", [1, 2])
@@ -117,11 +115,11 @@ def test_it_follows_the_documented_steps(pages_per_step):
     """
     partition = Partition(cluster=2, warps=1, pages_per_step=pages_per_step)
     problem = make_problem([9, 75, 83], kv_heads=2, seed=3)
-    got = problem.expected(partition, "plain")
+    got = problem.expected(partition, plain)
     for request, token, head in [(0, 0, 0), (0, 7, 3), (1, 0, 15), (1, 4, 8), (2, 7, 9), (2, 3, 0)]:
         want = torch.tensor(literal(problem, partition, request, token, head), dtype=torch.float64)
         row = got[request * TOKENS + token, head]
-        assert torch.equal(row, reference.round_bf16(want)), (request, token, head)
+        assert torch.equal(row, round_bf16(want)), (request, token, head)
 
 
 def test_a_weight_is_rounded_relative_to_its_own_warps_maximum():
@@ -158,7 +156,7 @@ def test_equal_scores_give_the_mean_of_the_visible_keys():
     content = model_like(1, padded(length), 1)
     content.q.zero_(), content.v.zero_()
     content.v[0, :, 0, : padded(length)] = torch.eye(padded(length), dtype=torch.bfloat16)
-    got = place(content, [length]).expected(CLUSTER, "plain")
+    got = place(content, [length]).expected(CLUSTER, plain)
     for token in range(TOKENS):
         keys = length - TOKENS + token + 1
         mean = torch.tensor(1.0 / keys).to(torch.bfloat16).double()
@@ -172,10 +170,35 @@ def test_norm_and_gate_by_hand():
     value[..., 0], value[..., 1], value[..., 2] = 3.0, -4.0, 4.0
     gate = torch.zeros(TOKENS, 8 * HEAD_DIM, dtype=torch.bfloat16).view(TOKENS, 8, HEAD_DIM)
     gate[0, 0, :2], gate[1, 0, 0] = torch.tensor([math.inf, -math.inf]), 200.0
-    got = reference.norm_gate(value, gate.flatten(1), 0.5, torch.tensor([8], dtype=torch.int32))
+    got = reference.finish(norm_gate, value, gate.flatten(1), 0.5, torch.tensor([8], dtype=torch.int32))
     norm = 1 / math.sqrt((9 + 16 + 16) / 64 + 0.5)
     want = torch.tensor([3 * norm, 0.0, 4 * norm / 2, 3 * norm, -4 * norm / 2]).to(torch.bfloat16).double()
     assert torch.equal(torch.stack([*got[0, 0, :3], *got[1, 0, :2]]), want)
+
+
+def test_the_result_of_an_epilogue_is_rounded_and_rows_without_a_key_are_zeros():
+    """Whatever its reference returns: 1 + 3 * 2**-9 becomes 1 + 2**-7, the nearest BF16 number."""
+    value = torch.ones(TOKENS, 8, HEAD_DIM, dtype=torch.float64)
+    gate = torch.zeros(TOKENS, 8 * HEAD_DIM, dtype=torch.bfloat16)
+    seq_lens = torch.tensor([5], dtype=torch.int32)
+    got = reference.finish(lambda y, gate, eps: y + 3 * 2.0**-9 + gate + eps, value, gate, 0.0, seq_lens)
+    assert (got[:3] == 0.0).all() and (got[3:] == 1 + 2.0**-7).all()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "found"),
+    [
+        (lambda y, gate, eps: y.float(), "torch.float32 [8, 8, 64]"),
+        (lambda y, gate, eps: y.mean(-1, keepdim=True), "torch.float64 [8, 8, 1]"),
+        (lambda y, gate, eps: None, "NoneType"),
+    ],
+)
+def test_an_epilogue_that_returns_something_else_is_refused(wrong, found):
+    """A mean would broadcast, and FP32 would round."""
+    value = torch.ones(TOKENS, 8, HEAD_DIM, dtype=torch.float64)
+    message = re.escape(f"the epilogue's reference returned {found}; a float64 tensor of the shape of")
+    with pytest.raises(ValueError, match=message):
+        reference.finish(wrong, value, value.flatten(1), 0.0, torch.tensor([8], dtype=torch.int32))
 
 
 def test_rows_without_a_key_are_zero_and_visible_nan_reaches_its_rows():
@@ -190,20 +213,20 @@ def test_rows_without_a_key_are_zero_and_visible_nan_reaches_its_rows():
     content.v[2, 5, 0, 9] = math.nan
     content.k[3, 5, 0, 9] = math.nan
     problem = place(content, lengths)
-    plain, normed = (problem.expected(CLUSTER, name) for name in ("plain", "norm_gate"))
-    for got in (plain, normed):
+    attended, normed = (problem.expected(CLUSTER, epilogue) for epilogue in (plain, norm_gate))
+    for got in (attended, normed):
         assert (got[:13] == 0.0).all()
         assert got[13:16].isfinite().all() and (got[13:16] != 0.0).any(-1).all()
         assert got[24 + 2 : 32].isnan().all() and not got[24:26].isnan().any()
-    assert plain[16 + 2 : 24, :, 9].isnan().all()
-    assert plain[16:24].isnan().sum() == 6 * 8
+    assert attended[16 + 2 : 24, :, 9].isnan().all()
+    assert attended[16:24].isnan().sum() == 6 * 8
     assert normed[16 + 2 : 24].isnan().all() and not normed[16:18].isnan().any()
 
 
 @pytest.fixture(scope="module")
 def case() -> tuple[torch.Tensor, torch.Tensor]:
     """A right output, and what is expected."""
-    expected = make_problem([40, 100], kv_heads=2, seed=5).expected(CLUSTER)
+    expected = make_problem([40, 100], kv_heads=2, seed=5).expected(CLUSTER, norm_gate)
     return expected.to(torch.bfloat16), expected
 
 

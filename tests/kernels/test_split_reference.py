@@ -6,9 +6,13 @@ import math
 import pytest
 import torch
 
+from stages.epilogue.norm_gate import reference as norm_gate
+from stages.epilogue.plain import reference as plain
 from verification import attention as reference
-from verification.attention import HEAD_DIM, PAGE_SIZE, TOKENS, Partition, SplitPartition
+from verification.attention import HEAD_DIM, PAGE_SIZE, TOKENS
+from verification.partition import Partition, SplitPartition
 from verification.problems import Problem, make_problem
+from verification.rounding import round_bf16
 
 SPLIT = SplitPartition(16, 4, 1, short_rounds=4, ring_pages_per_step=4, num_splits=8)
 SMALL = SplitPartition(1, 2, 1, short_rounds=2, ring_pages_per_step=2, num_splits=4)
@@ -59,7 +63,7 @@ def test_only_rounded_weights_separate_it_from_exact_attention(partition, window
     problem = make_problem(lengths, kv_heads=2, window=window, seed=1)
     absolute = torch.cat((problem.kv_cache[..., :HEAD_DIM], problem.kv_cache[..., HEAD_DIM:].abs()), -1)
     bound = exact(Problem(**{**vars(problem), "kv_cache": absolute}))
-    got, want = problem.expected(partition, "plain"), exact(problem)
+    got, want = problem.expected(partition, plain), exact(problem)
     assert not want.isnan().any()
     assert ((got - want).abs() <= 2.0**-8 * (bound + want.abs()) * (1 + 2.0**-8)).all()
 
@@ -117,7 +121,7 @@ def literal(problem: Problem, request: int, token: int, head: int) -> torch.Tens
     factors = [2.0 ** (m - top) for m, _, _ in partials]
     total = sum(f * l for f, (_, l, _) in zip(factors, partials, strict=True))
     row = [sum(f * o[d] for f, (_, _, o) in zip(factors, partials, strict=True)) / total for d in range(64)]
-    return reference.round_bf16(torch.tensor(row, dtype=torch.float64))
+    return round_bf16(torch.tensor(row, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("window", [None, 1, 17, 60, 90])
@@ -128,7 +132,7 @@ def test_it_follows_the_documented_steps(window):
     and just above the edge of 4 pages.
     """
     problem = make_problem([9, 64, 65, 203], kv_heads=2, seed=3, scale=0.3, window=window)
-    got = problem.expected(SMALL, "plain")
+    got = problem.expected(SMALL, plain)
     for request, token, head in [(0, 0, 0), (1, 7, 3), (2, 0, 15), (2, 4, 8), (3, 7, 9), (3, 3, 0)]:
         row = got[request * TOKENS + token, head]
         assert torch.equal(row, literal(problem, request, token, head)), (request, token, head)
@@ -137,18 +141,18 @@ def test_it_follows_the_documented_steps(window):
 def test_partitions_round_differently():
     """The test above would not see a wrong partition if they all gave the same."""
     problem = make_problem([203], seed=3, scale=0.3)
-    coarse = problem.expected(SMALL, "plain")
+    coarse = problem.expected(SMALL, plain)
     others = SplitPartition(1, 2, 1, 2, 1, 4), SplitPartition(1, 2, 1, 2, 2, 8), Partition(1, 2, 1)
     for other in others:
-        assert not torch.equal(problem.expected(other, "plain"), coarse)
+        assert not torch.equal(problem.expected(other, plain), coarse)
 
 
 def test_kv_heads_may_be_attended_one_at_a_time(monkeypatch):
     """Where a request is too long for all of them at once; nothing changes."""
     problem = make_problem([40, 203, 0], kv_heads=3, window=100)
-    at_once = problem.expected(SMALL)
+    at_once = problem.expected(SMALL, norm_gate)
     monkeypatch.setattr(reference, "KEYS_AT_ONCE", 8)
-    assert torch.equal(problem.expected(SMALL), at_once)
+    assert torch.equal(problem.expected(SMALL, norm_gate), at_once)
 
 
 @pytest.mark.parametrize("window", [None, 5, 100])
@@ -161,6 +165,6 @@ def test_a_visible_nan_reaches_its_rows(window):
         problem.kv_cache[page, 0, key % PAGE_SIZE, 5] = math.nan
         last = length - TOKENS + torch.arange(TOKENS)
         sees = (key <= last) & (key > last - (window or length))
-        got = problem.expected(SMALL)
+        got = problem.expected(SMALL, norm_gate)
         assert window is None or (sees.any() and not sees.all())
         assert torch.equal(got.isnan().all((1, 2)), sees) and torch.equal(got.isnan().any(-1).any(-1), sees)

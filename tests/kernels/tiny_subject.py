@@ -24,11 +24,6 @@ NAMES = ("cluster_tiny", "split_tiny", *(("cluster", "split") if GPU else ()))
 class ClusterSubject(Subject):
     """A cluster variant, which takes a number of splits and makes nothing of it."""
 
-    @property
-    def epilogue(self) -> str:
-        """The name of the reference's epilogue."""
-        return "plain" if self.name == "cluster_tiny" else "norm_gate"
-
     def run(self, problem: Problem, num_splits: int = 1, **more: Any) -> torch.Tensor:
         """See `Subject.run`."""
         return super().run(problem, **more)

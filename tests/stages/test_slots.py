@@ -69,6 +69,12 @@ def test_stage_fits_its_slot(slot, contract):
         assert have.get(name) == parameters, f"{contract.stage.__name__}.{name}"
 
 
+@pytest.mark.parametrize(("slot", "contract"), STAGES, ids=NAMES)
+def test_stages_that_decide_the_result_have_a_reference(slot, contract):
+    """And the others have none: there is nothing that they could change about it."""
+    assert (contract.reference is not None) == slot.decides_result
+
+
 @pytest.mark.parametrize("kind", [PageFragments, RowPage, SwizzledPage])
 def test_pages_can_be_exchanged(kind):
     """Wherever a page comes from, it gives its fragments by the same methods."""
