@@ -11,8 +11,8 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from emulator.arrays import Array
 from emulator.numerics import arithmetic, conversion, functions, pairs
-from emulator.numerics.environment import Array
 
 
 class UnknownOpcode(Exception):
