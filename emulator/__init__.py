@@ -4,22 +4,29 @@
 
 Only what the kernels of this project need of PTX is covered; the rest is refused by name.
 
-Packages, and which may import which (`lint-imports` checks it, imports under TYPE_CHECKING included):
+Layers, from the top; each imports only from those below it. `lint-imports` checks this, and that no modules
+import each other in a circle; imports under TYPE_CHECKING count.
 
-    launch                                  runs a kernel: puts the parts below together
+    launch                             puts the parts together and runs a kernel
       |
-    arguments, instruction_set, counts      a launch's arguments; all operations; an observer that counts
-      |   checks                            the checker: races, unwritten memory, unfinished copies
-      |     |
-    operations, asynchronous, machine       what instructions do; copies in flight and mbarriers; threads,
-      |                                     memory and barriers of a wave. None of them imports another.
-    wave                                    what these share: geometry, groups of threads, regions, observers
-      |                                     and their hooks, protocols of the machine and its parts
-    ptx                                     PTX text to basic blocks of compiled Python; the table of operations
+    checks                             an observer: races, reads of unwritten memory, unfinished copies
+    counts                             an observer: instructions, traffic, bank conflicts
+    arguments                          arguments of a launch become parameters and buffers
+    instruction_set                    imports all operations, which registers them
       |
-    numerics                                the device's arithmetic on arrays
+    operations                         what instructions do
+    asynchronous                       copies in flight and mbarriers, with their instructions
+    machine                            runs a wave: scheduling, memory, barriers of threads
+      |
+    wave                               what the layers above share: geometry, groups of threads, regions,
+      |                                observers and their hooks, protocols of the machine and its parts
+    ptx                                PTX text to basic blocks compiled to Python; the table of operations
+      |
+    numerics                           the arithmetic of the device on arrays
       |
     arrays, errors
+
+Those in one layer do not import each other.
 """
 
 from emulator.arrays import sparse
