@@ -1,5 +1,6 @@
 """The instructions that are covered: importing this registers the operations of all of them."""
 
+import emulator.asynchronous.bulk_copies
 import emulator.asynchronous.copies
 import emulator.asynchronous.mbarrier_operations
 import emulator.operations.arithmetic

@@ -30,7 +30,8 @@ class Flight:
     space: "shared" or "global", of the destination. region, offsets, size: the destination, in bytes.
     values: uint8 [n, size], or None: then they are the first `source_bytes` bytes from `source_offsets` in
     `source`, and zeros behind. barriers: numbers of the mbarriers on which the bytes complete, or None.
-    turns: number of the thread's cp.async or bulk group, or None. serial: in order of issue.
+    turns: number of the thread's cp.async or bulk group, or None. serial: in order of issue, set by the
+    engine.
     """
 
     kind: str
@@ -40,13 +41,13 @@ class Flight:
     region: Region
     offsets: Array
     size: int
-    serial: int
     values: Array | None = None
     source: Region | None = None
     source_offsets: Array | None = None
     source_bytes: Array | None = None
     barriers: Array | None = None
     turns: Array | None = None
+    serial: int = field(init=False)
     left: Array = field(init=False)
     """Which elements are still in flight."""
     open: Array = field(init=False)

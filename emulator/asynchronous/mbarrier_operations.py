@@ -13,41 +13,13 @@ from __future__ import annotations
 import numpy as np
 
 from emulator.arrays import Array
+from emulator.asynchronous.addresses import find, shared_offsets, space_of
 from emulator.asynchronous.engine import engine
 from emulator.errors import BarrierFault
 from emulator.ptx.instruction import Address, Immediate, Instruction, Operand, Sink
 from emulator.ptx.operation import Operation, operation
 from emulator.wave.protocols import Machine
 from emulator.wave.threads import Group
-
-
-def space_of(instruction: Instruction) -> str:
-    """The state space of an mbarrier operand."""
-    if instruction.has("shared::cluster"):
-        return "shared::cluster"
-    return "shared::cta" if instruction.has("shared", "shared::cta") else "generic"
-
-
-def shared_offsets(
-    machine: Machine, space: str, addresses: Array, size: int, group: Group, instruction: Instruction
-) -> Array:
-    """Offsets in the region of all shared memory. Raises MemoryFault, BarrierFault for other memory."""
-    offsets = np.zeros(group.size, np.int64)
-    for region, at, elements in machine.memory.resolve(space, addresses, size, group, instruction):
-        if region.name != "shared":
-            raise BarrierFault(
-                f"{instruction.parts[0]} outside shared memory, in {region.name}",
-                place=instruction.place,
-                thread=group.describe(0 if elements is None else int(elements[0])),
-            )
-        offsets[slice(None) if elements is None else elements] = at
-    return offsets
-
-
-def find(machine: Machine, addresses: Array, group: Group, instruction: Instruction) -> Array:
-    """The numbers of the mbarriers at these addresses."""
-    offsets = shared_offsets(machine, space_of(instruction), addresses, 8, group, instruction)
-    return engine(machine).mbarriers.find(offsets, group, instruction)
 
 
 def _own(machine: Machine, addresses: Array, group: Group, instruction: Instruction) -> Array:
