@@ -1,4 +1,4 @@
-"""Scheduling: barriers, order under seeds, deadlocks and livelocks, waves of clusters, errors."""
+"""Scheduling: barriers, order under seeds, deadlocks and livelocks."""
 
 import re
 
@@ -6,23 +6,14 @@ import numpy as np
 import pytest
 
 import emulator
-from emulator.errors import BarrierFault, Deadlock, Divergence, Livelock, PtxError, Unsupported
-from emulator.ptx.blocks import compiled
-from emulator.ptx.build import build
-from emulator.wave.observing import Observer
-from tests.emulator.written import kernel, launch, store
+from emulator.errors import BarrierFault, Deadlock, Divergence, Livelock
+from tests.emulator.written import launch, raised, store
 
 DYNAMIC = ".extern .shared .align 16 .b8 dynamic[];\n"
 SHARED = {"shared_bytes": 1024, "before": DYNAMIC}
 SEEDS = [None, *range(6)]
 
 THREAD = "mov.u32 %r1, %tid.x; mov.b32 %r2, dynamic; mad.lo.s32 %r3, %r1, 4, %r2;\n"
-
-
-def raised(kind, body: str, *arguments, **more) -> str:
-    with pytest.raises(kind) as error:
-        launch(body, *arguments, **more)
-    return str(error.value)
 
 
 # ---- barriers ----------------------------------------------------------------------------------------
@@ -294,114 +285,6 @@ def test_registers_start_poisoned():
     assert (out[:4] == 0).all() and np.isnan(out[4:]).all()
 
 
-# ---- waves, reports, observers -------------------------------------------------------------------------
-
-
-def test_waves_and_the_report():
-    out = np.zeros(4096, np.uint32)
-    body = "mov.u32 %r9, %ctaid.x;" + store("%r9") + "ret;"
-    report = launch(body, out, grid=64, threads=64, resident=10)
-    np.testing.assert_array_equal(out, np.repeat(np.arange(64), 64))
-    assert (report.kernel, report.threads, report.waves, report.blocks) == ("k", 4096, 7, 7)
-    count = len(next(iter(build(kernel(body)).blocks)).instructions)
-    assert report.instructions == 4096 * count and report.seconds > 0
-
-
-def test_observers_see_blocks_barriers_and_exits():
-    class Seen(Observer):
-        def __init__(self):
-            self.events = []
-
-        def begin(self, machine):
-            self.events.append(("begin", machine.geometry.thread_count))
-
-        def block(self, block, group):
-            self.events.append(("block", block.index, group.size))
-
-        def access(self, access):
-            self.events.append(
-                (access.kind, access.space, access.region.name, access.size, access.group.size)
-            )
-
-        def barrier_complete(self, kind, arrived, waiting, instruction):
-            self.events.append((kind, len(arrived), len(waiting), instruction.opcode))
-
-        def fence(self, group, instruction):
-            self.events.append(("fence", instruction.opcode))
-
-        def exit(self, group):
-            self.events.append(("exit", group.size))
-
-        def end(self):
-            self.events.append(("end",))
-
-    seen = Seen()
-    body = "ld.param.u64 %rd1, [a0]; fence.acq_rel.gpu; bar.sync 0; st.global.v2.b32 [%rd1], {%r1, %r1}; ret;"
-    launch(body, np.zeros(2, np.uint32), threads=64, observers=[seen], checks=False)
-    assert seen.events == [
-        ("begin", 64),
-        ("block", 0, 64),
-        ("fence", "fence.acq_rel.gpu"),
-        ("cta", 64, 64, "bar.sync"),
-        ("block", 1, 64),
-        ("store", "global", "argument 0", 8, 64),
-        ("exit", 64),
-        ("end",),
-    ]
-
-
-# ---- what is not covered -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("code", "said"),
-    [
-        ("tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r1], 32;", "tcgen05.alloc"),
-        ("add.cc.u32 %r1, %r2, %r3;", "add.cc.u32 is not covered"),
-        ("mul.f32 %r1, %r2, %r3;", "contracted"),
-        ("add.rn.f64 %rd1, %rd2, %rd3;", "add.rn.f64 is not covered"),
-        ("ld.global.L1::no_allocate.unknown.b32 %r1, [%rd1];", "modifier .unknown"),
-        ("ld.const.b32 %r1, [%rd1];", "constant memory"),
-        ("mov.u64 %rd1, %clock64;", "special register %clock64 is not covered"),
-        ("atom.global.add.bf16x2 %r1, [%rd1], %r2;", "atom.global.add.bf16x2"),
-        ("mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {%r1}, {%r1}, {%r1}, {%r1};", "mma.sync"),
-        ("bar.red.popc.u32 %r1, 0, %p1;", "bar.red"),
-    ],
-)
-def test_instructions_outside_the_coverage(code, said):
-    text = raised(Unsupported, f"\n\n{code}\nret;")
-    assert (
-        said in text and f"PTX line: {kernel('').count(chr(10), 0, kernel('').index('%rd<32>')) + 4}" in text
-    )
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "add.s32 %r1, %r2;",
-        "add.s64 %rd1, %r2, %rd3;",
-        "mov.b64 %r1, 5;",
-        "ld.global.v4.b32 {%r1, %r2}, [%rd1];",
-        "selp.b32 %r1, %r2, %r3, %r4;",
-        "setp.eq.and.s32 %p1, %r1, %r2;",
-        "st.global.b32 [%rd1], {%r1, %r2};",
-        "add.s32 5, %r1, %r2;",
-        "add.rn.ftz.f32 %r1, %r2, 5;",
-        "mov.b32 %r1, nowhere;",
-    ],
-)
-def test_operands_that_do_not_fit(code):
-    text = raised(PtxError, f"\n{code}\nret;")
-    assert code.rstrip(";") in text and "PTX line" in text
-
-
 def test_traps_and_hints():
     assert "executed trap" in raised(emulator.EmulatorError, "trap;")
     launch("nanosleep.u32 20; griddepcontrol.launch_dependents; griddepcontrol.wait; membar.gl; ret;")
-
-
-def test_a_text_is_compiled_once():
-    text = kernel("mov.b32 %r1, 12345; ret;", "")
-    first = compiled(text)
-    emulator.launch(text, grid=1, block=1, arguments=[])
-    assert compiled(str(text)) is first
