@@ -60,7 +60,7 @@ def _pointer(
     key = (data.ctypes.data, len(data))
     region = same.get(key)
     if region is None:
-        region = same[key] = place(len(buffers), name, data, writable, misaligned)
+        region = same[key] = buffer_region(len(buffers), name, data, writable, misaligned)
         buffers.append(region)
     return np.uint64(region.base + first)
 
@@ -81,7 +81,7 @@ def _scalar(argument: Any, parameter: Parameter, name: str) -> Any:
     return np.dtype(f"u{size}").type(int(argument) & (1 << bits) - 1)
 
 
-def place(number: int, name: str, data: Array, writable: bool, misaligned: int = 0) -> Region:
+def buffer_region(number: int, name: str, data: Array, writable: bool, misaligned: int = 0) -> Region:
     """The region of the launch's buffer `number` (0, 1, ...); `misaligned`: its address modulo 256."""
     half = min(len(data) // 2, 1 << 31) & ~255
     base = ((number + 1) << GUARD_SHIFT) + (1 << 32) - half + misaligned

@@ -21,7 +21,7 @@ class UnknownOpcode(Exception):
 
 @dataclass(frozen=True)
 class Function:
-    """run(*inputs) -> output: whole arrays of these PTX types' NumPy types (`emulator.interface.DTYPES`)."""
+    """run(*inputs) -> output: whole arrays of these PTX types' NumPy types (`ptx.types.DTYPES`)."""
 
     run: Callable[..., Array]
     inputs: tuple[str, ...]
