@@ -1,4 +1,4 @@
-"""What can be wrong with a launch or a kernel. Every error says where."""
+"""Errors of launches and kernels, with the place, thread and address of the fault."""
 
 from __future__ import annotations
 

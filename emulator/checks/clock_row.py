@@ -1,4 +1,4 @@
-"""What is released at some point: a row of a vector clock. See `clocks` for the columns."""
+"""A row of a vector clock: what is released at some point. See `clocks` for the columns."""
 
 from __future__ import annotations
 

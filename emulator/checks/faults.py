@@ -1,4 +1,4 @@
-"""The checker's errors, in words: who, where, and what it collides with."""
+"""The checker's errors in words: the access, its thread and address, and what it collides with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What orders through mbarriers: who released into a phase, and what completed on it."""
+"""Ordering through mbarriers: what was released into each phase, and what completed on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What orders what: barriers, mbarriers, fences and atomics, kept in vector clocks.
+"""Ordering by barriers, mbarriers, fences and atomics, kept in vector clocks.
 
 Contract
     The rules are those of the PTX memory model, taken strictly:

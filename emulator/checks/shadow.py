@@ -1,4 +1,4 @@
-"""What is known about each 2 bytes of a region: who wrote them last and when, who has read them since.
+"""Shadow memory: for each 2 bytes of a region the last write, and the reads since.
 
 Contract
     A granule is 2 aligned bytes. `stamps` holds the serial of the last write, 0 if there was none; bit 31

@@ -1,4 +1,4 @@
-"""What orders through words of memory: strong loads, stores and atomics, with or without fences."""
+"""Ordering through words of memory: strong loads, stores and atomics, with or without fences."""
 
 from __future__ import annotations
 

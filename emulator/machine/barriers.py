@@ -97,13 +97,7 @@ class WaveBarriers:
         complete = (arrived == expected) & (expected > 0)
         if complete[cta].all() and number not in self.members and (arrived[cta] == wanted).all():
             # All threads of these CTAs come at once: nobody has to be remembered.
-            self._told(
-                "cta",
-                group.threads,
-                group.threads if waits else group.threads[:0],
-                machine.geometry.cta_of,
-                instruction,
-            )
+            self._complete_ctas(group.threads, group.threads if waits else group.threads[:0], instruction)
             arrived[complete] = 0
             expected[complete] = 0
             return
@@ -119,7 +113,7 @@ class WaveBarriers:
         if complete.any():
             here = complete[machine.geometry.cta_of]
             came, go = np.flatnonzero(members & here), np.flatnonzero(waiting & here)
-            self._told("cta", came, go, machine.geometry.cta_of, instruction)
+            self._complete_ctas(came, go, instruction)
             members[here] = False
             waiting[here] = False
             arrived[complete] = 0
@@ -128,16 +122,17 @@ class WaveBarriers:
             if not members.any():
                 del self.members[number], self.waiting[number]
 
-    def _told(self, kind: str, came: Array, go: Array, unit: Array, instruction: Instruction) -> None:
-        """Tell the observers of each barrier that is complete."""
+    def _complete_ctas(self, came: Array, go: Array, instruction: Instruction) -> None:
+        """Tell the observers of each CTA's complete barrier which threads came and which go on."""
         complete = self.machine.hooks.barrier_complete
         if not complete:
             return
-        came_units, go_units = unit[came], unit[go]
-        for one in np.unique(came_units).tolist():
-            # Threads are in order, and so are their units.
-            (a, b), (c, d) = (np.searchsorted(units, (one, one + 1)) for units in (came_units, go_units))
-            complete(kind, came[a:b], go[c:d], instruction)
+        cta_of = self.machine.geometry.cta_of
+        came_ctas, go_ctas = cta_of[came], cta_of[go]
+        for cta in np.unique(came_ctas).tolist():
+            # Threads are in order, and so are their CTAs.
+            (a, b), (c, d) = (np.searchsorted(ctas, (cta, cta + 1)) for ctas in (came_ctas, go_ctas))
+            complete("cta", came[a:b], go[c:d], instruction)
 
     # -- of a cluster
 

@@ -189,7 +189,7 @@ class WaveMachine:
             self.parking.some = False
             waiting = self.parking.parked[group.threads]
             if waiting.any():
-                self.parking.stay(group.threads[waiting], following)
+                self.parking.resume_at(group.threads[waiting], following)
                 if waiting.all():
                     return
                 group = group.take(~waiting)

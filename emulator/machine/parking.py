@@ -1,4 +1,4 @@
-"""Threads that are parked: who waits, why, and where each goes on."""
+"""Parked threads: which threads wait, for what reason, and at which block each resumes."""
 
 from __future__ import annotations
 
@@ -30,12 +30,15 @@ class Parking:
         self._parked_at.append(instruction)
         self.some = True
 
-    def stay(self, threads: Array, block: int) -> None:
-        """These parked threads will go on at this block; until this is said, they are still in their own."""
+    def resume_at(self, threads: Array, block: int) -> None:
+        """Set the block at which these parked threads resume, once the block that parked them has ended."""
         self._resume[threads] = block
 
     def wake(self, threads: Array) -> list[tuple[int, Array]]:
-        """Those of these threads that are parked no longer are: the blocks where they go on, and which do."""
+        """Unpark those of these threads that are parked: (block, threads that resume there).
+
+        Threads that the block running now has parked are not among them; they go on with that block.
+        """
         threads = threads[self.parked[threads]]
         self.parked[threads] = False
         blocks = self._resume[threads]

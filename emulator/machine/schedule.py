@@ -1,4 +1,4 @@
-"""Which threads run next.
+"""The scheduler: which threads run which block next.
 
 Contract
     Groups of threads wait at blocks. The lowest block goes first, with all threads that stand there, so
@@ -25,7 +25,7 @@ _IDLE_LIMIT = 2000
 
 
 class Idle(Exception):
-    """Threads only poll, and nothing has changed for long."""
+    """Threads only poll, and nothing has changed in the last _IDLE_LIMIT blocks."""
 
 
 class Schedule:

@@ -1,6 +1,8 @@
-"""Formulas that are too long for a block's source.
+"""Integer arithmetic, shifts and bit fields that are more than one NumPy expression.
 
-Arrays or NumPy scalars in, new arrays out; unsigned unless said otherwise.
+Contract
+    Arrays or NumPy scalars in, new arrays out; unsigned unless said otherwise. Compiled blocks call these as
+    attributes of `H`.
 """
 
 from __future__ import annotations

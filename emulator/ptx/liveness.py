@@ -1,4 +1,4 @@
-"""Which registers live from one basic block to the next."""
+"""Which registers are live from one basic block to the next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which thread is who: numbers of threads, warps, CTAs and clusters in a wave, and special registers."""
+"""The geometry of a wave: numbers of its threads, warps, CTAs and clusters, and special registers."""
 
 from __future__ import annotations
 

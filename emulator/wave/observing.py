@@ -21,7 +21,7 @@ class Wave(Protocol):
 
     @property
     def geometry(self) -> Geometry:
-        """Which thread is who."""
+        """The numbers of its threads, warps, CTAs and clusters."""
 
     @property
     def cta_alive(self) -> Array:

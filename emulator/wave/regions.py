@@ -1,4 +1,4 @@
-"""Pieces of memory."""
+"""Regions: bytes of global, shared or local memory with the address of the first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups of threads that execute together, and who they are."""
+"""Groups of threads that execute together."""
 
 from __future__ import annotations
 
