@@ -11,6 +11,7 @@ import importlib
 import pkgutil
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -37,12 +38,18 @@ SHIPPED = {
 }
 """The modules in `generated/`, by name."""
 
-VARIANTS = {
-    f"{name}.{variant.name}": (module, variant)
-    for name, module in SHIPPED.items()
-    for variant in module.VARIANTS
-}
-"""Every shipped variant with its module, by the names of both."""
+
+def variants_of(modules: Mapping[str, ModuleType]) -> dict[str, tuple[ModuleType, Any]]:
+    """The variants of some modules, each with its module, by the names of both: `attn2.cluster`."""
+    return {
+        f"{name}.{variant.name}": (module, variant)
+        for name, module in modules.items()
+        for variant in module.VARIANTS
+    }
+
+
+VARIANTS = variants_of(SHIPPED)
+"""Every shipped variant."""
 
 
 @functools.cache

@@ -1,6 +1,6 @@
 """Fixtures of the kernel tests: generated variants as test subjects, on a GPU or on the emulator."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -17,12 +17,18 @@ from verification.runner import entry_name, run_emulated
 LONGEST = 2048
 """The longest request of these tests."""
 
-SHIPPED = tuple(
-    name
-    for name, (_, variant) in VARIANTS.items()
-    if not variant.kernel.splits and variant.max_seq_len >= LONGEST
-)
-"""The shipped variants that keep a request in one cluster and serve these tests' requests."""
+
+def in_one_cluster(variants: Mapping[str, tuple[ModuleType, Any]]) -> tuple[str, ...]:
+    """The names of those that keep a request in one cluster and serve the requests of these tests."""
+    return tuple(
+        name
+        for name, (_, variant) in variants.items()
+        if not variant.kernel.splits and variant.max_seq_len >= LONGEST
+    )
+
+
+SHIPPED = in_one_cluster(VARIANTS)
+"""The shipped variants that are tested here. Others that are shipped are compiled and verified."""
 
 OF_TESTS = {"cluster8": "attn2", "cluster_plain": "attention"}
 """Variants that only tests need, with their modules.

@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
 
 from tests.kernels.scale import GPU
 from tests.modules import VARIANTS
@@ -20,12 +22,18 @@ NAN, INF = math.nan, math.inf
 LONGEST = 1048576
 """What the split variants serve."""
 
-SHIPPED = tuple(
-    name
-    for name, (_, variant) in VARIANTS.items()
-    if variant.kernel.splits and variant.windows and variant.max_seq_len >= LONGEST
-)
-"""The shipped variants that spread requests over clusters and serve these tests' requests."""
+
+def over_clusters(variants: Mapping[str, tuple[ModuleType, Any]]) -> tuple[str, ...]:
+    """The names of those that spread requests over clusters and serve the requests of these tests."""
+    return tuple(
+        name
+        for name, (_, variant) in variants.items()
+        if variant.kernel.splits and variant.windows and variant.max_seq_len >= LONGEST
+    )
+
+
+SHIPPED = over_clusters(VARIANTS)
+"""The shipped variants that are tested here. Others that are shipped are compiled and verified."""
 
 _KERNELS = {name: VARIANTS[name][1].kernel for name in SHIPPED}
 
