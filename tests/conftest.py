@@ -1,20 +1,19 @@
-"""Fixtures of all tests, the marker of those that need a GPU, and how tests are dealt out to workers."""
+"""Fixtures of all tests, the marker of those that need a GPU, and how tests are dealt out to workers.
+
+What takes seconds to import is imported where it is used: the process that deals out tests needs none of it.
+"""
 
 import gc
 
 import pytest
-import torch
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
-
-from tests.device import ARCHITECTURES, compile_kernel, run
-
-# The tensors of tests on the CPU are small, and threads that share a core wait for each other.
-torch.set_num_threads(1)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what needs a GPU itself, `@pytest.mark.cuda("what it needs of it")`, where there is none."""
+    import torch
+
     marker = item.get_closest_marker("cuda")
     if marker is not None and not torch.cuda.is_available():
         pytest.skip(f"no CUDA device: {marker.args[0]}")
@@ -38,7 +37,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leave what was imported out of garbage collection, which else takes a twentieth of the time."""
+    """Before a worker's first test: one thread for PyTorch, and less work for the garbage collector.
+
+    The tensors of tests on the CPU are small, and threads that share a core wait for each other. What was
+    imported stays, so it is not looked at again; collecting it takes a twentieth of the time.
+    """
+    import torch
+
+    torch.set_num_threads(1)
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
@@ -65,9 +71,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
     return _ByKernels(config, log)
 
 
-@pytest.fixture(params=ARCHITECTURES)
+@pytest.fixture(params=("sm_90a", "sm_100a"))
 def arch(request) -> str:
-    """Each architecture that micro-kernels are compiled for."""
+    """Each architecture that micro-kernels are compiled for: see `tests.device.ARCHITECTURES`."""
     return request.param
 
 
@@ -77,6 +83,7 @@ def launch():
 
     See `tests.device.run` for the arguments, and for where it runs.
     """
+    from tests.device import ARCHITECTURES, compile_kernel, run
 
     def compile_and_run(kernel, *arguments):
         for arch in ARCHITECTURES:

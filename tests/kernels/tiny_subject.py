@@ -12,13 +12,13 @@ import torch
 
 from tests.kernels.conftest import SHIPPED, Subject
 from tests.kernels.scale import GPU
-from tests.kernels.split_scale import SHIPPED as SHIPPED_SPLITS
+from tests.kernels.split_scale import WITH_SHORT
 from tests.modules import KERNELS, VARIANTS, module_of
 from verification.problems import Problem
 
 pytest_plugins = ["tests.kernels.split_subject"]
 
-NAMES = ("cluster_tiny", "split_tiny", *((*SHIPPED, *SHIPPED_SPLITS) if GPU else ()))
+NAMES = ("cluster_tiny", "split_tiny", *((*SHIPPED, *WITH_SHORT) if GPU else ()))
 
 
 @dataclass(frozen=True)
