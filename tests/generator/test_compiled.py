@@ -166,7 +166,7 @@ def test_all_fp32_arithmetic_is_spelled_out(shipped):
     floating = [o for o in arithmetic if o.endswith(".f32")]
     assert len(floating) > 100
     assert {o for o in floating if ".ftz." not in o} == set()
-    assert {o.split(".")[0] for o in floating if ".rn." not in o} == {"ex2", "rcp", "rsqrt"}
+    assert {o.split(".")[0] for o in floating if ".rn." not in o} <= {"ex2", "rcp", "rsqrt"}
 
 
 def test_the_entry_takes_pointers_and_scalars(report):
