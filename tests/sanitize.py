@@ -1,4 +1,4 @@
-"""What compute-sanitizer is given: every kernel form of the spec on a small batch of everything, checked.
+"""What compute-sanitizer is given: every kernel form of every module of the spec on a small batch, checked.
 
     options="--report-api-errors no --kernel-name kns=kernel_cutlass"
     compute-sanitizer --tool memcheck  $options python -m tests.sanitize
@@ -19,7 +19,7 @@ seems to take that rank's mbarrier for the one of rank 0, which lies at the same
 import argparse
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -28,32 +28,32 @@ import yaml
 
 from generator.compiled import load_module
 from generator.render import generate
-from stages.slots import EpilogueReference
-from tests.references import epilogues
+from tests.modules import SPEC, epilogue_of
 from verification.partition import partition_of
 from verification.problems import Layout, make_problem
-
-SPEC = Path(__file__).resolve().parent.parent / "spec.yaml"
+from verification.runner import entry_name
 
 NUM_SPLITS = 3
 
 
-def module_with(folder: Path, cluster: int | None, ring: str | None) -> ModuleType:
-    """The spec's module with this size of all clusters and this ring, made in a folder."""
+def modules_with(folder: Path, cluster: int | None, ring: str | None) -> list[ModuleType]:
+    """The spec's modules with this size of all clusters and this ring, made in a folder."""
     spec = yaml.safe_load(SPEC.read_text(encoding="utf-8"))
-    for variant in spec["modules"]["attn2"]["variants"].values():
-        if cluster is not None:
-            variant["launch"]["cluster"] = cluster
-        if ring is not None and "ring" in variant["stages"]:
-            variant["stages"]["ring"]["stage"] = ring
+    for module in spec["modules"].values():
+        for variant in module["variants"].values():
+            if cluster is not None:
+                variant["launch"]["cluster"] = cluster
+            if ring is not None and "ring" in variant["stages"]:
+                variant["stages"]["ring"]["stage"] = ring
     edited = folder / "spec.yaml"
     edited.write_text(yaml.safe_dump(spec, sort_keys=False), encoding="utf-8")
     generate(edited, folder)
-    return load_module(folder / "attn2.py")
+    return [load_module(folder / f"{name}.py") for name in spec["modules"]]
 
 
-def run_all(module: ModuleType, references: Mapping[str, EpilogueReference]) -> None:
-    """Every form, once. references: of the variants' epilogues, by the variants' names."""
+def run_all(module: ModuleType) -> None:
+    """Every form, once."""
+    attention = getattr(module, entry_name(module))
     for variant in module.VARIANTS:
         kernel = variant.kernel
         windows = (None, 700) if variant.windows else (None,)
@@ -68,9 +68,9 @@ def run_all(module: ModuleType, references: Mapping[str, EpilogueReference]) -> 
             workspace, counters = module.allocate_scratch(len(lengths), kv_heads=2, **deployment)
             arguments = problem.arguments() | {"workspace": workspace, "counters": counters} | deployment
             for pdl in (False, True):
-                out = module.attn2(**arguments, pdl=pdl)
-                problem.check(out, partition_of(kernel, NUM_SPLITS), references[variant.name])
-            print(f"{variant.name}, clusters of {kernel.cluster}, window {window}: right")
+                out = attention(**arguments, pdl=pdl)
+                problem.check(out, partition_of(kernel, NUM_SPLITS), epilogue_of(kernel))
+            print(f"{module.NAME}.{variant.name}, clusters of {kernel.cluster}, window {window}: right")
     torch.cuda.synchronize()
 
 
@@ -83,8 +83,8 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--ring", metavar="STAGE", help="ring stage, instead of the spec's")
     options = parser.parse_args(words)
     with tempfile.TemporaryDirectory() as folder:
-        module = module_with(Path(folder), options.cluster, options.ring)
-        run_all(module, epilogues(Path(folder) / "spec.yaml"))
+        for module in modules_with(Path(folder), options.cluster, options.ring):
+            run_all(module)
     return 0
 
 

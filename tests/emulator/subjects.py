@@ -1,58 +1,62 @@
 """The generated cluster kernel as a subject of the emulator's tests: its PTX, and a launch."""
 
-import functools
 import re
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import torch
 
 import emulator
 from emulator.errors import EmulatorError
-from generator.compiled import load_module
-from tests.references import epilogue_of
+from tests.modules import PINNED, epilogue_of, kernel_named, module_of
 from verification.partition import Partition, partition_of
 from verification.problems import Problem
 from verification.runner import kernel_ptx
 
-GENERATED = Path(__file__).resolve().parents[2] / "generated" / "attn2.py"
+VARIANT = "cluster"
 
 
-@functools.cache
-def module():
-    """The checked-in module."""
-    return load_module(GENERATED)
+def module() -> ModuleType:
+    """The module of the tests' own spec."""
+    return module_of(PINNED, "attn2")
+
+
+def kernel() -> Any:
+    """Its cluster kernel."""
+    return kernel_named(module(), VARIANT)
 
 
 def cluster_ptx() -> str:
     """PTX of its cluster variant, each instruction with its line in the generated file."""
-    return kernel_ptx(module(), "cluster")
+    return kernel_ptx(module(), VARIANT)
 
 
 def partition() -> Partition:
     """Which warp attends which page."""
-    return partition_of(module().VARIANTS[0].kernel)
+    return partition_of(kernel())
 
 
 def expected(problem: Problem) -> torch.Tensor:
     """The reference of the variant's output."""
-    return problem.expected(partition(), epilogue_of(module(), module().VARIANTS[0].name))
+    return problem.expected(partition(), epilogue_of(kernel()))
 
 
 def run_cluster(problem: Problem, ptx: str | None = None, **more) -> torch.Tensor:
     """Run the variant, or an edit of its PTX, on a problem; returns the output."""
-    kernel, out = module().VARIANTS[0].kernel, problem.poisoned_out()
+    out = problem.poisoned_out()
     given = problem.arguments()
     call = module().bind(
-        module().deploy(problem.max_seq_len, variant=module().VARIANTS[0].name),
+        module().deploy(problem.max_seq_len, variant=VARIANT),
         *(given[name] for name in ("q", "gate", "kv_cache", "block_table", "seq_lens")),
         *(out, None, None, problem.scale, problem.eps),
     )
     emulator.launch(
         ptx or cluster_ptx(),
         grid=call.layout.grid,
-        cluster=kernel.cluster,
-        block=32 * kernel.warps,
-        shared_bytes=kernel.shared_bytes,
+        cluster=kernel().cluster,
+        block=32 * kernel().warps,
+        shared_bytes=kernel().shared_bytes,
         arguments=[*call.tensors, *call.scalars],
         **more,
     )
@@ -69,8 +73,9 @@ def edited(old: str, new: str, ptx: str | None = None, count: int | None = 1) ->
 def stage_of(error: EmulatorError) -> str:
     """The stage or skeleton in which a fault lies: the generated file's section that holds its line."""
     file, _, line = error.source.rpartition(":")
-    assert Path(file).name == GENERATED.name, error.source
-    above = GENERATED.read_text(encoding="utf-8").splitlines()[: int(line)]
+    generated = Path(module().__file__)
+    assert Path(file).name == generated.name, error.source
+    above = generated.read_text(encoding="utf-8").splitlines()[: int(line)]
     sections = [text[2:] for text in above if re.fullmatch(r"# (stages|variants)/\S+\.py", text)]
     return sections[-1]
 

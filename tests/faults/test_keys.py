@@ -75,7 +75,8 @@ def test_no_address_is_in_a_key():
 
 def test_each_architecture_is_compiled_for(monkeypatch):
     """Devices of two architectures in one process have two kernels, each in machine code of its own."""
-    pretend_there_is_a_device(monkeypatch, module, NotedDriver(kernel_ptx(module, "cluster")))
+    first = module.deploy(2048).variant.name
+    pretend_there_is_a_device(monkeypatch, module, NotedDriver(kernel_ptx(module, first)))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9 + device, 0))
     compiled = []
 

@@ -5,8 +5,10 @@ import math
 import pytest
 import torch
 
-from tests.kernels.conftest import GPU
+from tests.kernels.scale import GPU
+from tests.kernels.split_scale import WITH_SHORT
 from tests.kernels.tiny import long_length, windows
+from tests.modules import VARIANTS, epilogue_of
 from verification.attention import HEAD_DIM, TOKENS
 from verification.problems import MODEL_SCALE, model_like, padded, place
 
@@ -41,10 +43,13 @@ def test_each_token_has_its_own_edge(splits, window):
         assert torch.equal(out[token], want.expand_as(out[token])), token
 
 
-@pytest.fixture
-def normed(splits):
+LARGE = [name for name in WITH_SHORT if epilogue_of(VARIANTS[name][1].kernel) == "norm_gate"] if GPU else []
+
+
+@pytest.fixture(params=["split_small", *LARGE])
+def normed(request, splits):
     """A split variant that ends in norm and gate, and lengths of a request for each of its ways."""
-    subject = splits["split" if GPU else "split_small"]
+    subject = splits[request.param]
     return subject, [long_length(subject), 9]
 
 

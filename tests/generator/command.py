@@ -16,22 +16,31 @@ from unittest import mock
 from rich.console import Console
 
 from generator import cli
+from tests.modules import PINNED, ROOT, folder_of
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 
+def copy_checkout(folder: Path, *more: str, shipped: bool = False) -> Path:
+    """A copy of what the generator reads and writes, and of `more` folders, in `folder`.
 
-def copy_checkout(folder: Path, *more: str) -> Path:
-    """A copy of what the generator reads and writes, and of `more` folders, in `folder`."""
-    for name in ("stages", "variants", "generator", "generated", *more):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("spec.yaml", "pyproject.toml"):
-        shutil.copy(ROOT / name, folder)
+    shipped: with the checkout's own spec and output, not with the tests' spec and what is made from it.
+    """
+    made = ROOT if shipped else folder_of(PINNED)
+    for source in (*(ROOT / name for name in ("stages", "variants", "generator", *more)), made / "generated"):
+        shutil.copytree(source, folder / source.name, ignore=shutil.ignore_patterns("__pycache__"))
+    for source in (made / "spec.yaml", ROOT / "pyproject.toml"):
+        shutil.copy(source, folder)
     return folder
 
 
 def first_variant(spec: str) -> str:
-    """The text of the shipped spec with its first variant alone."""
+    """The text of the tests' spec with its first variant alone."""
     return spec[: spec.index("      # Long contexts and windows")].rstrip() + "\n"
+
+
+def as_attention(spec: str) -> str:
+    """The module of a spec of one variant as a module `attention`, with the plain epilogue."""
+    module = spec[spec.index("  attn2:\n") :]
+    return module.replace("attn2", "attention").replace("epilogue: norm_gate", "epilogue: plain")
 
 
 WIDTH = {"COLUMNS": "200"}

@@ -30,8 +30,7 @@ from generator.errors import Problem, SpecError
 from generator.plan import Plan, load_plan
 from generator.render import render
 from tests.generator.mutants import mutant
-
-SPEC = Path(__file__).resolve().parents[2] / "spec.yaml"
+from tests.modules import PINNED
 
 MAX_SECONDS = 20.0
 """Of the processor, for one spec; a large file takes some, none takes for ever."""
@@ -157,7 +156,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the number of the first mutant")
     parser.add_argument("--compile", type=int, default=0, help="unlike sound variants to compile at the end")
     given = parser.parse_args()
-    text, faults = SPEC.read_text(encoding="utf-8"), 0
+    text, faults = PINNED.read_text(encoding="utf-8"), 0
     with tempfile.TemporaryDirectory() as folder:
         tally = Tally(Catalog.load(), Path(folder))
         for number in range(given.first, given.first + given.count):

@@ -1,4 +1,4 @@
-"""Specs that nobody should write: the shipped one, spoiled at random.
+"""Specs that nobody should write: a sound one, spoiled at random.
 
 `mutant` takes a source of chance and gives the bytes of a file. Most mutants are one to three changes away
 from a spec that is sound: of its entries (dropped, doubled, renamed, moved, of another type), of its text, or

@@ -9,27 +9,21 @@ import shutil
 import pytest
 
 from generator.catalog import Catalog
-from tests.generator.command import ROOT, call, copy_checkout, first_variant, run
+from tests.generator.command import as_attention, call, copy_checkout, first_variant, run
 
-TWO_MORE = """\
+ONE_MORE = """\
       half_cluster:
         skeleton: cluster
         serves: {max_seq_len: 2048, window: false}
         launch: {cluster: 8, warps: 4, pages_per_step: 2}
         stages: {pages: register_prefetch, scores: mma_qk, softmax: online, values: mma_pv,
                  warp_merge: shared, push: dsmem, cluster_merge: rank_order, epilogue: norm_gate}
-      no_epilogue:
-        skeleton: cluster
-        serves: {max_seq_len: 2048, window: false}
-        launch: {cluster: 16, warps: 4, pages_per_step: 2}
-        stages: {pages: register_prefetch, scores: mma_qk, softmax: online, values: mma_pv,
-                 warp_merge: shared, push: dsmem, cluster_merge: rank_order, epilogue: plain}
 """
 
 
 @pytest.fixture
 def checkout(tmp_path):
-    """A copy of what the generator reads and writes."""
+    """A copy of what the generator reads and writes, with the tests' spec."""
     return copy_checkout(tmp_path)
 
 
@@ -37,8 +31,9 @@ def snapshot(folder):
     return {p.name: (p.stat().st_mtime_ns, p.read_bytes()) for p in (folder / "generated").iterdir()}
 
 
-def test_what_is_checked_in_is_fresh_and_regenerating_writes_nothing(checkout):
+def test_what_is_checked_in_is_fresh_and_regenerating_writes_nothing(tmp_path):
     """The checked-in output is the spec's, and a second run leaves every file alone."""
+    checkout = copy_checkout(tmp_path, shipped=True)
     assert run(checkout, "generate", "--check").returncode == 0
     before = snapshot(checkout)
     again = call(checkout, "generate")
@@ -96,7 +91,7 @@ def test_a_wrong_spec_is_refused_and_nothing_is_written(checkout):
     for way, command in ((run, "generate"), (call, "generate"), (call, "list"), (call, "compile")):
         result = way(checkout, command)
         assert result.returncode == 2, result.stderr
-        assert "spec.yaml:14:27: modules.attn2.variants.cluster.launch.cluster: cluster 17" in result.stderr
+        assert "spec.yaml:11:27: modules.attn2.variants.cluster.launch.cluster: cluster 17" in result.stderr
         assert f"stages.epilogue: unknown stage 'norm_gat'; allowed: {epilogues}" in result.stderr
         assert "Traceback" not in result.stderr
     assert snapshot(checkout) == before
@@ -165,7 +160,7 @@ def test_output_does_not_depend_on_the_environment(checkout, tmp_path_factory):
         assert result.returncode == 0, result.stderr
         texts.append({p.name: p.read_bytes() for p in (folder / "made").iterdir()})
     assert texts[0] == texts[1]
-    assert texts[0]["attn2.py"] == (ROOT / "generated" / "attn2.py").read_bytes()
+    assert texts[0]["attn2.py"] == (checkout / "generated" / "attn2.py").read_bytes()
 
 
 def test_list_shows_what_a_spec_resolves_to(checkout):
@@ -182,17 +177,22 @@ def test_list_shows_what_a_spec_resolves_to(checkout):
 
 
 def test_variants_are_added_by_yaml_alone(checkout):
-    """Two more variants in the spec generate and compile, for both architectures, without spills.
+    """One more variant and one more module generate and compile, for both architectures, without spills.
 
     Without the split variant: test_compiled.py compiles what the shipped spec has.
     """
     spec = checkout / "spec.yaml"
-    spec.write_text(first_variant(spec.read_text()) + TWO_MORE)
+    first = first_variant(spec.read_text())
+    spec.write_text(first + ONE_MORE + as_attention(first))
     assert call(checkout, "generate").returncode == 0
+    assert {path.name for path in (checkout / "generated").iterdir()} == {
+        *("__init__.py", "attention.py", "attn2.py")
+    }
     result = call(checkout, "compile", "--arch", "sm_90a,sm_100a", "--json")
     assert result.returncode == 0, result.stderr
     reports = json.loads(result.stdout)
-    assert [(r["variant"], r["arch"]) for r in reports][-4:] == [
-        (variant, arch) for variant in ("half_cluster", "no_epilogue") for arch in ("sm_90a", "sm_100a")
+    variants = ("attn2", "cluster"), ("attn2", "half_cluster"), ("attention", "cluster")
+    assert [(r["module"], r["variant"], r["arch"]) for r in reports] == [
+        (*variant, arch) for variant in variants for arch in ("sm_90a", "sm_100a")
     ]
     assert all(r["spill_bytes"] == 0 and r["stack_bytes"] == 0 for r in reports)

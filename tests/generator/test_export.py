@@ -17,8 +17,7 @@ from typer.testing import CliRunner
 from generator.cli import app
 from generator.compiled import load_module
 from generator.render import generate
-
-ROOT = Path(__file__).resolve().parent.parent.parent
+from tests.modules import PINNED
 
 ARCH = "sm_90a"
 
@@ -27,8 +26,8 @@ MANIFEST = f"attn2.{ARCH}.json"
 
 @pytest.fixture(scope="module")
 def spec(tmp_path_factory) -> Path:
-    """A spec with the checked-in cluster variant alone, whose two forms compile within a second each."""
-    content = yaml.safe_load((ROOT / "spec.yaml").read_text(encoding="utf-8"))
+    """A spec with a cluster variant alone, whose two forms compile within a second each."""
+    content = yaml.safe_load(PINNED.read_text(encoding="utf-8"))
     variants = content["modules"]["attn2"]["variants"]
     content["modules"]["attn2"]["variants"] = {"cluster": variants["cluster"]}
     path = tmp_path_factory.mktemp("spec") / "spec.yaml"

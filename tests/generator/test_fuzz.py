@@ -14,10 +14,11 @@ from typer.testing import CliRunner
 from generator import cli
 from generator.document import MAX_BYTES, read_document
 from generator.errors import SpecError
-from tests.generator.fuzz import SPEC, Fault, Tally, check_problems, compile_some
+from tests.generator.fuzz import Fault, Tally, check_problems, compile_some
 from tests.generator.mutants import NAMES, NUMBERS, TAGGED, WORDS, mutant
+from tests.modules import PINNED
 
-TEXT = SPEC.read_text(encoding="utf-8")
+TEXT = PINNED.read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +102,7 @@ def test_the_largest_file_takes_seconds(tally):
 def test_names_of_files_are_no_code_and_no_markup(tmp_path, monkeypatch):
     """A file may be called anything; what is generated and what is printed take no harm."""
     spec = Path(f'{tmp_path}/[x] """{{{{ 1 - x }}}}\n\udcff.yaml')
-    spec.write_bytes(SPEC.read_bytes())
+    spec.write_bytes(PINNED.read_bytes())
     folder = tmp_path / "a" / "[" / "bold]"
     call = ["generate", "--spec", str(spec), "--out", str(folder)]
     made = CliRunner().invoke(cli.app, call)

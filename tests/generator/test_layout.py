@@ -1,7 +1,6 @@
 """Where regions of shared memory lie: one after the other, aligned, and some of them in the same place."""
 
 import dataclasses
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,8 +10,8 @@ from generator.layout import build_stage, lay_out, shared_bytes, shared_sum
 from generator.plan import load_plan
 from stages.contract import Region
 from tests.generator.fakes import RING, RINGED, edited, entry, plan_of, problems_of, with_stages
+from tests.modules import PINNED
 
-ROOT = Path(__file__).resolve().parents[2]
 OVERLAID = dataclasses.replace(RINGED, overlays=(("warp_partials", "ring"),))
 """The skeleton with a ring, in whose place the warps merge."""
 
@@ -81,7 +80,7 @@ def test_a_region_at_the_end_may_be_the_smaller_one():
 
 def test_the_split_variant(catalog):
     """The warps of its short path merge where its long path has the ring; each offset suits its region."""
-    plan = load_plan(ROOT / "spec.yaml", catalog)
+    plan = load_plan(PINNED, catalog)
     (split,) = (variant for variant in plan.modules[0].variants if variant.name == "split")
     assert [(region.name, region.offset, region.bytes, region.align) for region in split.regions] == [
         ("page_ring", 0, 32768, 128),

@@ -1,11 +1,11 @@
 """A stage that its own values keep from working: refused, with its reason and its place."""
 
 import dataclasses
-from pathlib import Path
 
 import pytest
 
 from tests.generator.fakes import RING, RINGED, edited, entry, problems_of, with_stages
+from tests.modules import PINNED
 
 VARIANT = "modules.attn2.variants.cluster"
 
@@ -28,9 +28,6 @@ def test_a_stage_that_cannot_work(catalog):
     assert problem.endswith("allowed: depth 4, depth 8")
 
 
-SHIPPED = Path(__file__).resolve().parents[2] / "spec.yaml"
-
-
 @pytest.mark.parametrize(
     ("ring", "depth", "wrong"),
     [
@@ -42,9 +39,9 @@ SHIPPED = Path(__file__).resolve().parents[2] / "spec.yaml"
 )
 def test_the_project_refuses_rings_too_small_for_their_steps(catalog, ring, depth, wrong):
     """The cp.async ring needs two steps, one to attend while the other is on its way; the bulk ring one."""
-    shipped, _, _ = SHIPPED.read_text().partition("      batch:")
+    spec, _, _ = PINNED.read_text().partition("      batch:")
     old = "ring: {stage: cp_async_ring, depth: 8}"
-    text = edited((old, f"ring: {{stage: {ring}, depth: {depth}}}"), text=shipped)
+    text = edited((old, f"ring: {{stage: {ring}, depth: {depth}}}"), text=spec)
     problems = problems_of(text, catalog)
     assert len(problems) == (wrong is not None)
     for problem in problems:

@@ -8,25 +8,21 @@ import shutil
 import pytest
 import torch
 
+from generator.plan import load_plan
 from generator.verify import missing_references
-from tests.generator.command import call, copy_checkout, first_variant, run
+from tests.generator.command import as_attention, call, copy_checkout, first_variant, run
 from tests.generator.fakes import SPEC, plan_of
 
 PROBLEMS = ["L 40, 0, 8, 129, 5; H 2", "L 1033; H 2", "L 2048; H 1"]
 
 
 @pytest.fixture
-def whole(tmp_path):
-    """A copy of what `verify` needs, with the shipped spec."""
-    return copy_checkout(tmp_path, "emulator", "verification")
-
-
-@pytest.fixture
-def checkout(whole):
-    """The same with the first variant alone, so that it is clear what a fault reaches."""
-    spec = whole / "spec.yaml"
+def checkout(tmp_path):
+    """A copy of what `verify` needs, with the first variant alone: it is clear what a fault reaches."""
+    folder = copy_checkout(tmp_path, "emulator", "verification")
+    spec = folder / "spec.yaml"
     spec.write_text(first_variant(spec.read_text()))
-    return whole
+    return folder
 
 
 def edit(path, old, new):
@@ -35,9 +31,21 @@ def edit(path, old, new):
     path.write_text(text.replace(old, new))
 
 
-def test_the_shipped_spec_passes(whole):
-    """Every problem is within 2 ulps; --stats adds what the emulator counted."""
-    result = run(whole, "verify", "--stats")
+def test_the_shipped_spec_passes(tmp_path):
+    """Every variant of every module is within 2 ulps in all of its problems."""
+    folder = copy_checkout(tmp_path, "emulator", "verification", shipped=True)
+    result = run(folder, "verify", "--json")
+    assert result.returncode == 0, result.stderr
+    outcomes = json.loads(result.stdout)
+    modules = load_plan(folder / "spec.yaml").modules
+    variants = [(module.name, variant.name) for module in modules for variant in module.variants]
+    assert list(dict.fromkeys((o["module"], o["variant"]) for o in outcomes)) == variants
+    assert all(o["verdict"] == "ok" and 0 <= o["ulps"] <= 2 for o in outcomes)
+
+
+def test_a_table_shows_every_problem(checkout):
+    """A row for each; --stats adds what the emulator counted."""
+    result = call(checkout, "verify", "--stats")
     assert result.returncode == 0, result.stderr
     rows = [line for line in result.stdout.splitlines() if "attn2.cluster" in line and " ok " in line]
     assert [problem for row in rows for problem in PROBLEMS if problem in row] == PROBLEMS
@@ -47,19 +55,17 @@ def test_the_shipped_spec_passes(whole):
 
 
 def test_json_has_every_variant(checkout):
-    """Another spec, with each epilogue and a smaller cluster, other contents and another order."""
+    """Another spec, with a module for each epilogue, smaller clusters, other contents and another order."""
     edit(checkout / "spec.yaml", "launch: {cluster: 16,", "launch: {cluster: 8,")
     text = (checkout / "spec.yaml").read_text()
-    cluster = text[text.index("      cluster:\n") :]
-    plain = cluster.replace("cluster:\n", "plain:\n", 1).replace("norm_gate", "plain")
-    (checkout / "other.yaml").write_text(text + plain)
+    (checkout / "other.yaml").write_text(text + as_attention(text))
     result = call(checkout, "verify", "--spec", "other.yaml", "--seed", "5", "--stats", "--json")
     assert result.returncode == 0, result.stderr
     outcomes = json.loads(result.stdout)
-    found = [(outcome["variant"], outcome["problem"]) for outcome in outcomes]
-    assert found == [(variant, problem) for variant in ("cluster", "plain") for problem in PROBLEMS]
+    found = [(outcome["module"], outcome["problem"]) for outcome in outcomes]
+    assert found == [(module, problem) for module in ("attn2", "attention") for problem in PROBLEMS]
     for outcome in outcomes:
-        assert outcome["module"] == "attn2" and outcome["verdict"] == "ok" and outcome["message"] == ""
+        assert outcome["variant"] == "cluster" and outcome["verdict"] == "ok" and outcome["message"] == ""
         assert 0 <= outcome["ulps"] <= 2 and outcome["seconds"] > 0
         assert outcome["counts"]["mma"] > 0 and outcome["counts"]["bank conflicts"] == 0
 

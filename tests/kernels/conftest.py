@@ -1,28 +1,44 @@
 """Fixtures of the kernel tests: generated variants as test subjects, on a GPU or on the emulator."""
 
-import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
-import yaml
 
-from generator.compiled import load_module
-from generator.render import generate
 from stages.slots import EpilogueReference
 from tests.kernels.scale import GPU
-from tests.references import epilogue_of
+from tests.modules import KERNELS, VARIANTS, epilogue_of, kernel_named, module_of
 from verification.partition import Partition, partition_of
 from verification.problems import Problem
-from verification.runner import run_emulated
+from verification.runner import entry_name, run_emulated
 
-SPEC = Path(__file__).resolve().parents[2] / "spec.yaml"
+LONGEST = 2048
+"""The longest request of these tests."""
 
-NAMES = ("cluster", "cluster8", "cluster_plain")
+
+def in_one_cluster(variants: Mapping[str, tuple[ModuleType, Any]]) -> tuple[str, ...]:
+    """The names of those that keep a request in one cluster and serve the requests of these tests."""
+    return tuple(
+        name
+        for name, (_, variant) in variants.items()
+        if not variant.kernel.splits and variant.max_seq_len >= LONGEST
+    )
+
+
+SHIPPED = in_one_cluster(VARIANTS)
+"""The shipped variants that are tested here. Others that are shipped are compiled and verified."""
+
+OF_TESTS = {"cluster8": "attn2", "cluster_plain": "attention"}
+"""Variants that only tests need, with their modules.
+
+cluster8: clusters of 8, whose warps take more than one step. cluster_plain: attention itself, because the
+norm hides what scales a row.
+"""
+
+NAMES = (*SHIPPED, *OF_TESTS)
 """The variants under test."""
 
 
@@ -33,29 +49,9 @@ def device() -> str:
 
 
 @pytest.fixture(scope="session")
-def workshop_path(tmp_path_factory) -> Path:
-    """A generated module with the checked-in variant and two that only tests need.
-
-    cluster8: clusters of 8, whose warps take more than one step. cluster_plain: attention itself, because
-    the norm hides what scales a row.
-    """
-    folder = tmp_path_factory.mktemp("workshop")
-    spec = yaml.safe_load(SPEC.read_text(encoding="utf-8"))
-    variants = spec["modules"]["attn2"]["variants"]
-    variants["cluster8"] = copy.deepcopy(variants["cluster"])
-    variants["cluster8"]["launch"]["cluster"] = 8
-    variants["cluster_plain"] = copy.deepcopy(variants["cluster"])
-    variants["cluster_plain"]["stages"]["epilogue"] = "plain"
-    edited = folder / "spec.yaml"
-    edited.write_text(yaml.safe_dump(spec, sort_keys=False), encoding="utf-8")
-    generate(edited, folder / "generated")
-    return folder / "generated" / "attn2.py"
-
-
-@pytest.fixture(scope="session")
-def workshop_module(workshop_path) -> ModuleType:
-    """The module at `workshop_path`."""
-    return load_module(workshop_path)
+def attn2() -> ModuleType:
+    """The module with norm and gate of the tests' own spec, of which the host side is tested."""
+    return module_of(KERNELS, "attn2")
 
 
 @dataclass(frozen=True)
@@ -69,13 +65,22 @@ class Subject:
     @property
     def epilogue(self) -> EpilogueReference:
         """The reference of its epilogue."""
-        return epilogue_of(self.module, self.name)
+        return epilogue_of(self.kernel)
+
+    @property
+    def kernel(self) -> Any:
+        """The kernel object."""
+        return kernel_named(self.module, self.name)
+
+    @property
+    def entry(self) -> Callable[..., torch.Tensor]:
+        """The module's entry point."""
+        return getattr(self.module, entry_name(self.module))
 
     @property
     def partition(self) -> Partition:
         """Which warp attends which page."""
-        (kernel,) = (v.kernel for v in self.module.VARIANTS if v.name == self.name)
-        return partition_of(kernel)
+        return partition_of(self.kernel)
 
     def prepare(self, problem: Problem, **more: Any) -> None:
         """Compile what `run` will launch."""
@@ -93,7 +98,7 @@ class Subject:
     ) -> torch.Tensor:
         """Call the kernel. seed: of the emulator's schedule; a GPU makes its own."""
         if self.device == "cuda":
-            return self.module.attn2(**arguments, out=out, pdl=pdl, variant=self.name)
+            return self.entry(**arguments, out=out, pdl=pdl, variant=self.name)
         return run_emulated(self.module, self.name, arguments, out=out, pdl=pdl, seed=seed)[0]
 
     def run(self, problem: Problem, *, out: torch.Tensor | None = None, **more: Any) -> torch.Tensor:
@@ -113,16 +118,24 @@ class Subject:
         return out
 
 
+def subject_of(name: str, device: str) -> Subject:
+    """The variant of `NAMES`, or another of a shipped module."""
+    if name in VARIANTS:
+        module, variant = VARIANTS[name]
+        return Subject(module, variant.name, device)
+    return Subject(module_of(KERNELS, OF_TESTS[name]), name, device)
+
+
 @pytest.fixture(params=NAMES)
-def subject(request, device, workshop_module) -> Subject:
+def subject(request, device) -> Subject:
     """Each variant in turn."""
-    return Subject(workshop_module, request.param, device)
+    return subject_of(request.param, device)
 
 
 @pytest.fixture
-def plain(device, workshop_module) -> Subject:
+def plain(device) -> Subject:
     """The variant that stores attention itself."""
-    return Subject(workshop_module, "cluster_plain", device)
+    return subject_of("cluster_plain", device)
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,58 +1,25 @@
 """The split variants as test subjects, on a GPU or on the emulator: a plugin of the tests that name it."""
 
-import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
-import yaml
 
-from generated import attn2 as checked_in
-from generator.compiled import load_module
-from generator.render import generate
 from stages.slots import EpilogueReference
-from tests.kernels.conftest import SPEC
-from tests.kernels.split_scale import GUARD
-from tests.references import epilogue_of
+from tests.kernels.split_scale import GUARD, UNITS
+from tests.modules import KERNELS, VARIANTS, epilogue_of, kernel_named, module_of
 from verification.partition import Partition, partition_of
 from verification.problems import Problem
-from verification.runner import run_emulated
+from verification.runner import entry_name, run_emulated
 
-NAMES = ("split", "batch", "split_plain", "split_small", "split_tiny")
-"""The variants under test."""
+OF_TESTS = {"split_plain": "attention", "split_small": "attn2", "split_tiny": "attention"}
+"""Variants that only tests need, with their modules: see `tests/specs/kernels.yaml`."""
 
 UNTOUCHED = 0xFF
 """What every byte of a workspace holds before a call: its numbers are NaN."""
-
-
-@pytest.fixture(scope="session")
-def split_module(tmp_path_factory) -> ModuleType:
-    """A generated module with the split variant and some that only tests need.
-
-    split_plain: attention itself, because the norm hides what scales a row. split_small: requests of more
-    than 64 pages are long. split_tiny: clusters of 2, two pages a step, requests of more than 8 pages are
-    long, rings of 4 pages, attention itself. cluster_tiny: the cluster kernel in clusters of 2, attention
-    itself.
-    """
-    folder = tmp_path_factory.mktemp("split")
-    spec = yaml.safe_load(SPEC.read_text(encoding="utf-8"))
-    variants = spec["modules"]["attn2"]["variants"]
-    plain, small, tiny = (copy.deepcopy(variants["split"]) for _ in range(3))
-    plain["stages"]["epilogue"] = tiny["stages"]["epilogue"] = "plain"
-    small["launch"]["short_rounds"] = tiny["launch"]["short_rounds"] = 1
-    tiny["launch"].update(cluster=2, pages_per_step=2, ring_pages_per_step=2)
-    tiny["stages"]["ring"]["depth"] = 4
-    short = copy.deepcopy(variants["cluster"])
-    short["serves"]["max_seq_len"], short["launch"]["cluster"] = 512, 2
-    short["stages"]["epilogue"] = "plain"
-    variants.update(split_plain=plain, split_small=small, split_tiny=tiny, cluster_tiny=short)
-    edited = folder / "spec.yaml"
-    edited.write_text(yaml.safe_dump(spec, sort_keys=False), encoding="utf-8")
-    generate(edited, folder / "generated")
-    return load_module(folder / "generated" / "attn2.py")
 
 
 @dataclass(frozen=True)
@@ -83,12 +50,21 @@ class SplitSubject:
     @property
     def epilogue(self) -> EpilogueReference:
         """The reference of its epilogue."""
-        return epilogue_of(self.module, self.name)
+        return epilogue_of(self.kernel)
+
+    @property
+    def kernel(self) -> Any:
+        """The kernel object."""
+        return kernel_named(self.module, self.name)
+
+    @property
+    def entry(self) -> Callable[..., torch.Tensor]:
+        """The module's entry point."""
+        return getattr(self.module, entry_name(self.module))
 
     def partition(self, num_splits: int) -> Partition:
         """Which share attends which page."""
-        (kernel,) = (v.kernel for v in self.module.VARIANTS if v.name == self.name)
-        return partition_of(kernel, num_splits)
+        return partition_of(self.kernel, num_splits)
 
     def deployment(self, problem: Problem, num_splits: int) -> dict[str, Any]:
         """What is known of a problem before its first call."""
@@ -128,7 +104,7 @@ class SplitSubject:
         out = problem.poisoned_out() if out is None else out
         arguments = {**problem.arguments(), "num_splits": num_splits, **scratch.arguments()}
         if self.device == "cuda":
-            return self.module.attn2(**arguments, out=out, pdl=pdl, variant=self.name)
+            return self.entry(**arguments, out=out, pdl=pdl, variant=self.name)
         return run_emulated(self.module, self.name, arguments, out=out, pdl=pdl, seed=seed)[0]
 
     def run(self, problem: Problem, num_splits: int = 1, **more: Any) -> torch.Tensor:
@@ -149,9 +125,31 @@ class SplitSubject:
         return out
 
 
+def split_subject(name: str, device: str) -> SplitSubject:
+    """The variant of that name: of a shipped module, or one of the tests' own."""
+    if name in VARIANTS:
+        module, variant = VARIANTS[name]
+        return SplitSubject(module, variant.name, device)
+    return SplitSubject(module_of(KERNELS, OF_TESTS[name]), name, device)
+
+
+class Splits(Mapping[str, SplitSubject]):
+    """The variants under test by their names; a module is loaded when a variant of it is asked for."""
+
+    def __init__(self, device: str):
+        self.device = device
+
+    def __getitem__(self, name: str) -> SplitSubject:
+        return split_subject(name, self.device)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(UNITS)
+
+    def __len__(self) -> int:
+        return len(UNITS)
+
+
 @pytest.fixture
-def splits(split_module, device) -> Mapping[str, SplitSubject]:
-    """The variants by their names; those that are shipped from the checked-in module."""
-    shipped = {variant.name for variant in checked_in.VARIANTS}
-    modules = {name: checked_in if name in shipped else split_module for name in NAMES}
-    return {name: SplitSubject(module, name, device) for name, module in modules.items()}
+def splits(device) -> Mapping[str, SplitSubject]:
+    """The variants that spread requests over clusters, by their names in `split_scale.UNITS`."""
+    return Splits(device)

@@ -6,10 +6,11 @@ import math
 import pytest
 import torch
 
-from generated import attn2 as checked_in
 from generator.compiled import load_module
-from tests.kernels.conftest import Subject, bits
+from tests.kernels.conftest import SHIPPED, bits, subject_of
 from tests.kernels.scale import SCALE
+from tests.modules import KERNELS, SPEC, folder_of, module_of
+from tests.modules import SHIPPED as MODULES
 from verification.attention import TOKENS
 from verification.problems import Layout, Problem, make_problem
 
@@ -160,24 +161,28 @@ def test_nothing_is_left_over_from_a_call_full_of_nan(subject):
         assert torch.equal(bits(subject.run(clean)), want)
 
 
-def test_the_checked_in_module_has_the_bits_of_a_fresh_one(workshop_module, problem, device):
-    """`generated/attn2.py` computes what a module made from the stages as they are computes."""
-    fresh = Subject(workshop_module, "cluster", device)
-    old = Subject(checked_in, "cluster", device)
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_checked_in_module_has_the_bits_of_a_fresh_one(name, problem, device):
+    """A module in `generated/` computes what one made from the spec and the stages as they are computes."""
+    old = subject_of(name, device)
+    fresh = dataclasses.replace(old, module=module_of(SPEC, name.partition(".")[0]))
     assert torch.equal(bits(old.run(problem)), bits(fresh.check(problem)))
 
 
 @pytest.mark.cuda("the module's own launch chooses")
-def test_the_first_variant_that_serves_is_the_one(problem, device):
-    """Unless a variant is named, a deployment is served by the first of the module."""
-    first = Subject(checked_in, checked_in.VARIANTS[0].name, device)
-    assert torch.equal(bits(checked_in.attn2(**problem.arguments())), bits(first.check(problem)))
+@pytest.mark.parametrize("module", MODULES)
+def test_the_first_variant_that_serves_is_the_one(module, problem, device):
+    """Unless a variant is named, a deployment is served by the first of the module that can."""
+    served = problem.max_seq_len, problem.window
+    first = next(v for v in MODULES[module].VARIANTS if v.serves(*served))
+    subject = subject_of(f"{module}.{first.name}", device)
+    assert torch.equal(bits(subject.entry(**problem.arguments())), bits(subject.check(problem)))
 
 
 @pytest.mark.cuda("captures a graph")
-def test_a_first_call_inside_capture_says_what_to_do(workshop_path, problem):
+def test_a_first_call_inside_capture_says_what_to_do(problem):
     """A kernel is not compiled during a capture; the error names `prepare`, and afterwards all is well."""
-    module = load_module(workshop_path)
+    module = load_module(folder_of(KERNELS) / "generated" / "attn2.py")
     out = problem.poisoned_out()
     with pytest.raises(RuntimeError, match=r"cluster.*prepare\(\)"), torch.cuda.graph(torch.cuda.CUDAGraph()):
         module.attn2(**problem.arguments(), out=out)

@@ -16,10 +16,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from generator.compiled import load_module
 from tests.kernels.conftest import bits
 from tests.kernels.scale import GPU
+from tests.modules import KERNELS, module_of
 from verification.problems import make_problem
 from verification.runner import run_emulated
-
-pytest_plugins = ["tests.kernels.split_subject"]
 
 ARGUMENTS = (
     *("q", "gate", "kv_cache", "block_table", "seq_lens", "out", "workspace", "counters"),
@@ -47,19 +46,20 @@ BACKEND = "inductor" if GPU else aot_autograd(fw_compiler=merge_equals)
 
 
 @pytest.fixture
-def module(split_module):
-    """The module; on the CPU its operator runs on the emulator."""
+def module():
+    """A module of the tests' own spec; on the CPU its operator runs on the emulator."""
+    module = module_of(KERNELS, "attention")
 
     def emulate(*values):
         given = dict(zip(ARGUMENTS, values, strict=True))
         out, pdl, variant = given["out"], given["pdl"], given["variant"]
-        run_emulated(split_module, variant, given, out=out, pdl=pdl, checks=False)
+        run_emulated(module, variant, given, out=out, pdl=pdl, checks=False)
 
-    name = split_module.OPERATOR._schema.name
+    name = module.OPERATOR._schema.name
     if not GPU and not torch._C._dispatch_has_kernel_for_dispatch_key(name, "CPU"):
         torch.library.register_kernel(name, "cpu", emulate)
     torch.compiler.reset()
-    return split_module
+    return module
 
 
 def arguments(module, device: str, lengths=(200, 3), seed: int = 0) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def arguments(module, device: str, lengths=(200, 3), seed: int = 0) -> dict[str,
 def eager(module, given: dict[str, Any]) -> torch.Tensor:
     """The output of a call that nobody traces."""
     if GPU:
-        return module.attn2(**given)
+        return module.attention(**given)
     return run_emulated(module, given["variant"], given)[0]
 
 
@@ -91,7 +91,7 @@ def test_opcheck(module, device, scratch):
     """PyTorch's own checks of schema, autograd registration, fake implementation and tracing."""
     given = arguments(module, device)
     if not scratch:
-        given.update(workspace=None, counters=None, variant="cluster")
+        given.update(workspace=None, counters=None, variant="cluster_plain")
     given.update(out=torch.empty_like(given["q"]), eps=1e-5, window=None, pdl=False, validate=False)
     results = torch.library.opcheck(module.OPERATOR, tuple(given[name] for name in ARGUMENTS))
     assert set(results.values()) == {"SUCCESS"} and len(results) == 4
@@ -103,8 +103,8 @@ def test_compiled_steps_have_the_same_bits(module, device):
     expected = eager(module, given)
 
     def step(given, out):
-        fresh = module.attn2(**given)
-        same = module.attn2(**given, out=out)
+        fresh = module.attention(**given)
+        same = module.attention(**given, out=out)
         return fresh.float() * 2, same
 
     out = torch.full_like(given["q"], 7)
@@ -124,9 +124,9 @@ def test_calls_stay_in_order(module, device):
     def step(first, second, out):
         out.fill_(3)
         before = out + 1
-        module.attn2(**first, out=out)
+        module.attention(**first, out=out)
         between = out + 1
-        module.attn2(**second, out=out)
+        module.attention(**second, out=out)
         return torch.stack([before, between, out + 1])
 
     out = torch.empty_like(first["q"])
@@ -148,7 +148,7 @@ def test_one_graph_serves_any_number_of_requests(module, device):
         return graph.forward
 
     def step(given):
-        return module.attn2(**given)
+        return module.attention(**given)
 
     traced = torch.compile(step, fullgraph=True, backend=count, dynamic=True)
     for lengths in ((200, 3, 0), (9, 40, 150, 8, 1), (129, 7)):
@@ -162,7 +162,7 @@ def test_tracers_that_do_not_compile_record_it_too(module, device):
     given = arguments(module, device)
 
     def step(q):
-        return module.attn2(**{**given, "q": q})
+        return module.attention(**{**given, "q": q})
 
     targets = [node.target for node in make_fx(step)(given["q"]).graph.nodes]
     assert targets.count(module.OPERATOR) == 1
@@ -174,7 +174,7 @@ def test_a_torchscript_trace_has_the_call(module, device):
     given = arguments(module, device)
 
     def step(q):
-        return module.attn2(**{**given, "q": q})
+        return module.attention(**{**given, "q": q})
 
     traced = torch.jit.trace(step, given["q"], check_trace=False)
     assert module.OPERATOR._schema.name in str(traced.graph)
@@ -196,7 +196,7 @@ def test_transforms_are_refused(module, device, transform):
     out = torch.full_like(given["q"], 7)
 
     def step(q):
-        return module.attn2(**{**given, "q": q}, out=out)
+        return module.attention(**{**given, "q": q}, out=out)
 
     with pytest.raises(RuntimeError):
         TRANSFORMS[transform](step, given["q"])
@@ -230,8 +230,8 @@ def test_fake_tensors_get_fake_results(module, device):
         for name, value in given.items()
     }
     with mode:
-        inside = module.attn2(**fakes)
-    for out in (inside, module.attn2(**fakes)):
+        inside = module.attention(**fakes)
+    for out in (inside, module.attention(**fakes)):
         assert isinstance(out, torch._subclasses.FakeTensor)
         assert (out.shape, out.dtype, out.device) == (given["q"].shape, torch.bfloat16, given["q"].device)
 
@@ -261,8 +261,8 @@ def test_the_operator_is_named_by_its_content(module, tmp_path):
     same = load_module(tmp_path / "same.py")
     other = load_module(tmp_path / "edited.py")
     assert same.OPERATOR is module.OPERATOR
-    assert other.OPERATOR._schema.name == f"stagewright::attn2_{'f' * 16}"
-    assert module.OPERATOR._schema.name == f"stagewright::attn2_{module.DIGEST[:16]}"
+    assert other.OPERATOR._schema.name == f"stagewright::attention_{'f' * 16}"
+    assert module.OPERATOR._schema.name == f"stagewright::attention_{module.DIGEST[:16]}"
 
 
 def test_on_a_device_without_kernels_the_operator_says_so(module):

@@ -1,4 +1,4 @@
-"""Programmatic dependent launch: what the kernel before writes late is seen, all of it, by both variants."""
+"""Programmatic dependent launch: what the kernel before writes late is seen, all of it, by every variant."""
 
 import dataclasses
 
@@ -7,7 +7,9 @@ import torch
 
 from tests.kernels.conftest import bits
 from tests.kernels.producer import compile_producer
+from tests.modules import VARIANTS
 from verification.problems import Layout, Problem, make_problem
+from verification.runner import entry_name
 
 SLEEP = 100_000
 """Nanoseconds between the producer's trigger and its first write: ten times as long as a kernel takes."""
@@ -33,27 +35,29 @@ def problems(lengths, device) -> tuple[Problem, Problem]:
 
 
 @pytest.mark.cuda("overlaps launches")
-@pytest.mark.parametrize(("name", "lengths"), [("cluster", [2048, 9, 700]), ("split", [20000, 9, 700])])
-def test_late_writes_of_the_kernel_before_are_seen(name, lengths):
+@pytest.mark.parametrize("name", VARIANTS)
+def test_late_writes_of_the_kernel_before_are_seen(name):
     """The kernel starts while the producer sleeps, with the old problem in place, and computes the new one.
 
     Again and again, so that the launch before, whose counters this one counts with, is still running too.
     """
-    from generated import attn2
-
+    module, variant = VARIANTS[name]
+    attention = getattr(module, entry_name(module))
+    lengths = [20000 if variant.kernel.splits else 2048, 9, 700]
+    lengths = [min(length, variant.max_seq_len) for length in lengths]
     device = "cuda"
     old, new = problems(lengths, device)
     longest = max(lengths)
-    deployment = {"max_seq_len": longest, "variant": name}
-    workspace, counters = attn2.allocate_scratch(len(lengths), kv_heads=2, **deployment)
-    attn2.prepare(kv_heads=2, pdl=True, **deployment)
+    deployment = {"max_seq_len": longest, "variant": variant.name}
+    workspace, counters = module.allocate_scratch(len(lengths), kv_heads=2, **deployment)
+    module.prepare(kv_heads=2, pdl=True, **deployment)
     major, minor = torch.cuda.get_device_capability()
     produce = compile_producer(SLEEP, f"sm_{major}{minor}a")
 
     def call(problem: Problem, pdl: bool) -> torch.Tensor:
         given = [getattr(problem, argument) for argument in WRITTEN]
         scratch = {"workspace": workspace, "counters": counters} if workspace.numel() else {}
-        return attn2.attn2(*given, scale=problem.scale, pdl=pdl, **deployment, **scratch)
+        return attention(*given, scale=problem.scale, pdl=pdl, **deployment, **scratch)
 
     wants = [bits(call(problem, False)) for problem in (old, new)]
     assert not torch.equal(*wants)

@@ -155,7 +155,7 @@ NUMBER_CASES = [
     Case("num_splits", 129, "129", "1..128"),
     Case("pdl", 1, "1", "True or False"),
     Case("pdl", None, "None", "True or False"),
-    Case("variant", "clutser", "'clutser'", "cluster, split, batch, cluster8, cluster_plain"),
+    Case("variant", "clutser", "'clutser'", "cluster, split, batch, cluster8, split_small"),
     Case("variant", 0, "0", "cluster, split"),
     Case("variant", ["cluster"], "['cluster']", "cluster, split"),
 ]
@@ -171,50 +171,50 @@ def refuse(case: Case, call: Callable[[], Any]) -> None:
 
 
 @pytest.mark.parametrize("case", ROW_CASES + DEVICE_CASES + TENSOR_CASES + NUMBER_CASES, ids=str)
-def test_wrong_arguments_are_refused(workshop_module, good, case):
+def test_wrong_arguments_are_refused(attn2, good, case):
     """One wrong argument in a call that is otherwise right."""
     right = torch.zeros_like(good["q"]) if case.argument == "out" else good.get(case.argument)
     wrong = case.value(right) if callable(case.value) else case.value
-    refuse(case, lambda: workshop_module.attn2(**{**good, case.argument: wrong}))
+    refuse(case, lambda: attn2.attn2(**{**good, case.argument: wrong}))
 
 
-def test_a_call_that_is_right_needs_a_cuda_device(workshop_module, good):
+def test_a_call_that_is_right_needs_a_cuda_device(attn2, good):
     """Which also shows that each case above is wrong in one argument alone."""
-    refuse(Case("q", None, "cpu", "CUDA tensor"), lambda: workshop_module.attn2(**good))
+    refuse(Case("q", None, "cpu", "CUDA tensor"), lambda: attn2.attn2(**good))
 
 
 @pytest.mark.parametrize("case", NUMBER_CASES, ids=str)
-def test_what_is_wrong_stays_wrong(workshop_module, good, case):
+def test_what_is_wrong_stays_wrong(attn2, good, case):
     """Also right after a call that is equal to it: True, 64.0 and 64 are equal, and not all of them fine."""
     right = {"scale": 1.0, "eps": 1.0, "max_seq_len": 64, "pdl": True, "window": 1}.get(case.argument)
     if right is not None:
         with pytest.raises(ValueError, match="CUDA tensor"):
-            workshop_module.attn2(**{**good, case.argument: right})
-    refuse(case, lambda: workshop_module.attn2(**{**good, case.argument: case.value}))
+            attn2.attn2(**{**good, case.argument: right})
+    refuse(case, lambda: attn2.attn2(**{**good, case.argument: case.value}))
 
 
 @pytest.mark.parametrize("name", ["q", "gate", "kv_cache", "out"])
-def test_addresses_are_checked_in_every_call(workshop_module, good, name):
+def test_addresses_are_checked_in_every_call(attn2, good, name):
     """What calls share is looked up; where their tensors lie is not a part of it."""
     good["out"] = torch.zeros_like(good["q"])
     with pytest.raises(ValueError, match="CUDA tensor"):
-        workshop_module.attn2(**good)
+        attn2.attn2(**good)
     case = Case(name, offset(4), "address 0x", "16 bytes")
-    refuse(case, lambda: workshop_module.attn2(**{**good, name: case.value(good[name])}))
+    refuse(case, lambda: attn2.attn2(**{**good, name: case.value(good[name])}))
 
 
 @pytest.mark.skipif(GPU, reason="there is a CUDA device")
-def test_without_a_gpu_the_errors_say_what_to_do(workshop_module):
+def test_without_a_gpu_the_errors_say_what_to_do(attn2):
     """`prepare` needs a device; `compile_attn2` needs the name of an architecture."""
     with pytest.raises(ValueError, match="prepare needs a CUDA device"):
-        workshop_module.prepare(kv_heads=2, max_seq_len=2048)
+        attn2.prepare(kv_heads=2, max_seq_len=2048)
     with pytest.raises(ValueError, match='arch="sm_90a"'):
-        workshop_module.compile_attn2()
+        attn2.compile_attn2()
 
 
-def test_split_kernel_says_what_one_cluster_cannot_serve(workshop_module):
+def test_split_kernel_says_what_one_cluster_cannot_serve(attn2):
     """Contexts up to the cluster kernel's longest need no split; longer ones and windows do."""
-    split_kernel = workshop_module.split_kernel
+    split_kernel = attn2.split_kernel
     assert not split_kernel(8, None) and not split_kernel(2048, None)
     assert split_kernel(2049, None) and split_kernel(2048, 1024)
     with pytest.raises(ValueError, match=r"max_seq_len .* 0"):
@@ -229,7 +229,7 @@ def test_tensors_left_on_the_cpu_are_refused(subject, name):
     arguments["out"] = torch.zeros_like(arguments["q"])
     arguments[name] = arguments[name].cpu()
     case = Case(name, None, "on cpu", "q's device cuda:0")
-    refuse(case, lambda: subject.module.attn2(**arguments, variant=subject.name))
+    refuse(case, lambda: subject.entry(**arguments, variant=subject.name))
 
 
 @pytest.mark.parametrize("dims", [2, 3])
@@ -275,20 +275,18 @@ def test_another_device_than_the_current_one(subject):
             name: value.to(f"cuda:{index}") if isinstance(value, torch.Tensor) else value
             for name, value in problem.arguments().items()
         }
-        outs.append(subject.module.attn2(**moved, variant=subject.name).cpu())
+        outs.append(subject.entry(**moved, variant=subject.name).cpu())
         assert torch.cuda.current_device() == 0
     assert torch.equal(bits(outs[0]), bits(outs[1]))
 
 
-def test_what_is_remembered_of_calls_is_bounded(good, workshop_module, monkeypatch):
+def test_what_is_remembered_of_calls_is_bounded(good, attn2, monkeypatch):
     """A caller whose strides never repeat fills no memory."""
-    monkeypatch.setattr(workshop_module, "MOST_LAYOUTS", 3)
-    workshop_module.LAYOUTS.clear()
-    deployment = workshop_module.deploy(64)
+    monkeypatch.setattr(attn2, "MOST_LAYOUTS", 3)
+    attn2.LAYOUTS.clear()
+    deployment = attn2.deploy(64)
     for stride in range(2 * COLUMNS, 2 * COLUMNS + 80, 8):
         q = torch.zeros(ROWS, stride, dtype=torch.bfloat16)[:, :COLUMNS]
         others = (good[name] for name in ("gate", "kv_cache", "block_table", "seq_lens"))
-        call = workshop_module.bind(
-            deployment, q, *others, torch.empty_like(good["q"]), None, None, 0.125, 1e-5
-        )
-        assert 2 * stride in call.scalars and len(workshop_module.LAYOUTS) <= 3
+        call = attn2.bind(deployment, q, *others, torch.empty_like(good["q"]), None, None, 0.125, 1e-5)
+        assert 2 * stride in call.scalars and len(attn2.LAYOUTS) <= 3

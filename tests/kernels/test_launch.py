@@ -19,19 +19,17 @@ PTX_TYPES = {"q": ".u64", "i": ".u32", "f": ".f32"}
 
 
 @pytest.fixture(params=["cluster", "split"])
-def variant(request, workshop_module):
+def variant(request, attn2):
     """A variant of each skeleton."""
-    return next(v for v in workshop_module.VARIANTS if v.name == request.param)
+    return next(v for v in attn2.VARIANTS if v.name == request.param)
 
 
 @pytest.fixture
-def driver(variant, workshop_module, monkeypatch) -> NotedDriver:
+def driver(variant, attn2, monkeypatch) -> NotedDriver:
     """The driver of a machine with a device, for the form without PDL and window."""
-    noted = NotedDriver(kernel_ptx(workshop_module, variant.name))
-    pretend_there_is_a_device(monkeypatch, workshop_module, noted)
-    monkeypatch.setattr(
-        workshop_module, "compile_image", lambda form, arch: workshop_module.Image(b"an entry", "entry")
-    )
+    noted = NotedDriver(kernel_ptx(attn2, variant.name))
+    pretend_there_is_a_device(monkeypatch, attn2, noted)
+    monkeypatch.setattr(attn2, "compile_image", lambda form, arch: attn2.Image(b"an entry", "entry"))
     return noted
 
 
@@ -53,17 +51,15 @@ def bound(module, variant, lengths=(40, 0, 9)):
     return problem, call, out
 
 
-def test_parameters_are_those_of_the_ptx(variant, workshop_module):
+def test_parameters_are_those_of_the_ptx(variant, attn2):
     """What is packed is what the compiled kernel takes: the same number, sizes and order."""
-    codes = workshop_module.parameters(type(variant.kernel))
-    assert [PTX_TYPES[code] for code in codes.values()] == parameter_types(
-        kernel_ptx(workshop_module, variant.name)
-    )
+    codes = attn2.parameters(type(variant.kernel))
+    assert [PTX_TYPES[code] for code in codes.values()] == parameter_types(kernel_ptx(attn2, variant.name))
 
 
-def test_a_signature_in_another_order_is_refused(workshop_module):
+def test_a_signature_in_another_order_is_refused(attn2):
     """Addresses, integers, floats: calls are packed in this order, so a skeleton must not have another."""
-    m = workshop_module
+    m = attn2
 
     class Swapped:
         def kernel(self, integers: m.Integers, addresses: m.Addresses, floats: m.Floats):
@@ -79,10 +75,10 @@ def test_a_signature_in_another_order_is_refused(workshop_module):
             m.parameters(kernel)
 
 
-def test_what_is_launched_computes_what_the_emulator_does(driver, variant, workshop_module):
+def test_what_is_launched_computes_what_the_emulator_does(driver, variant, attn2):
     """The kernel runs right with the launch and the very values that the driver finds in memory."""
-    problem, call, out = bound(workshop_module, variant)
-    loaded(workshop_module, variant).launch(call.values, call.layout.grid, 7)
+    problem, call, out = bound(attn2, variant)
+    loaded(attn2, variant).launch(call.values, call.layout.grid, 7)
     (launch,) = driver.launches
     tensors = {tensor.data_ptr(): tensor for tensor in call.tensors}
     emulator.launch(
@@ -97,15 +93,15 @@ def test_what_is_launched_computes_what_the_emulator_does(driver, variant, works
         ],
         unwritten=[5],
     )
-    expected, _ = run_emulated(workshop_module, variant.name, problem.arguments())
+    expected, _ = run_emulated(attn2, variant.name, problem.arguments())
     assert torch.equal(bits(out), bits(expected))
 
 
 @pytest.mark.parametrize("pdl", [False, True])
-def test_the_launch_is_the_kernels_own(driver, variant, workshop_module, pdl):
+def test_the_launch_is_the_kernels_own(driver, variant, attn2, pdl):
     """Threads, cluster, shared memory, dependent launch, stream; and the grid is that of R and H."""
-    _, call, _ = bound(workshop_module, variant)
-    loaded(workshop_module, variant, pdl).launch(call.values, call.layout.grid, 0xABC0)
+    _, call, _ = bound(attn2, variant)
+    loaded(attn2, variant, pdl).launch(call.values, call.layout.grid, 0xABC0)
     (launch,) = driver.launches
     kernel = variant.kernel
     assert launch.grid == (kernel.cluster * kernel.row_groups * 3, 2, 1)
@@ -113,9 +109,9 @@ def test_the_launch_is_the_kernels_own(driver, variant, workshop_module, pdl):
     assert (launch.shared_bytes, launch.pdl, launch.stream) == (kernel.shared_bytes, pdl, 0xABC0)
 
 
-def test_a_kernel_is_loaded_with_what_its_launches_need(driver, variant, workshop_module):
+def test_a_kernel_is_loaded_with_what_its_launches_need(driver, variant, attn2):
     """Its shared memory, clusters beyond 8 where it has them, and the question whether one fits."""
-    loaded(workshop_module, variant)
+    loaded(attn2, variant)
     kernel, names = variant.kernel, driver.CUfunction_attribute
     assert driver.attributes == {
         names.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: kernel.shared_bytes,
@@ -123,27 +119,27 @@ def test_a_kernel_is_loaded_with_what_its_launches_need(driver, variant, worksho
     }
     assert driver.occupancy == [(kernel.cluster, kernel.shared_bytes)]
     if variant.name == "cluster":
-        loaded(workshop_module, next(v for v in workshop_module.VARIANTS if v.name == "cluster8"))
+        loaded(attn2, next(v for v in attn2.VARIANTS if v.name == "cluster8"))
         assert driver.attributes[names.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED] == 0
 
 
 @pytest.mark.parametrize(
     "contexts", [[], [CONTEXT], [CONTEXT + 1], [CONTEXT, 0x77]], ids=["none", "own", "other", "foreign"]
 )
-def test_the_current_context_stays_as_it_was(driver, variant, workshop_module, contexts):
+def test_the_current_context_stays_as_it_was(driver, variant, attn2, contexts):
     """A thread may have another device's current, or none at all: the launch is in the tensors' context."""
-    _, call, _ = bound(workshop_module, variant)
-    kernel = loaded(workshop_module, variant)
+    _, call, _ = bound(attn2, variant)
+    kernel = loaded(attn2, variant)
     driver.contexts[:] = contexts
     kernel.launch(call.values, call.layout.grid, 0)
     assert driver.launches[-1].context == CONTEXT
     assert driver.contexts == contexts
 
 
-def test_a_launch_that_the_driver_refuses_is_an_error(driver, variant, workshop_module):
+def test_a_launch_that_the_driver_refuses_is_an_error(driver, variant, attn2):
     """With the driver's own name for it, and the current context as it was."""
-    _, call, _ = bound(workshop_module, variant)
-    kernel = loaded(workshop_module, variant)
+    _, call, _ = bound(attn2, variant)
+    kernel = loaded(attn2, variant)
     driver.launch_error = driver.CUresult.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES
     for contexts in ([], [CONTEXT]):
         driver.contexts[:] = contexts
@@ -153,7 +149,7 @@ def test_a_launch_that_the_driver_refuses_is_an_error(driver, variant, workshop_
 
 
 @pytest.mark.parametrize("how", ["none", "error"])
-def test_a_device_too_small_for_a_cluster_is_refused(driver, variant, workshop_module, how):
+def test_a_device_too_small_for_a_cluster_is_refused(driver, variant, attn2, how):
     """At build time, with the way out; a variant with smaller clusters is still served."""
     if how == "none":
         driver.clusters = 0
@@ -161,7 +157,7 @@ def test_a_device_too_small_for_a_cluster_is_refused(driver, variant, workshop_m
         driver.residency_error = driver.CUresult.CUDA_ERROR_INVALID_CLUSTER_SIZE
     deployment = {"kv_heads": 2, "max_seq_len": 2048, "variant": variant.name}
     with pytest.raises(ValueError, match="cannot hold a cluster") as caught:
-        workshop_module.prepare(**deployment)
+        attn2.prepare(**deployment)
     for part in (
         *("cuda:0 (NVIDIA H200 MIG 1g.18gb)", f"cluster of {variant.kernel.cluster} CTAs"),
         *(f"{variant.kernel.shared_bytes} bytes of shared memory", variant.kernel.name),
@@ -170,10 +166,10 @@ def test_a_device_too_small_for_a_cluster_is_refused(driver, variant, workshop_m
         assert part in str(caught.value)
     assert not driver.contexts and not driver.launches
     driver.clusters, driver.residency_error = 1, driver.CUresult.CUDA_SUCCESS
-    workshop_module.prepare(**deployment)
+    attn2.prepare(**deployment)
 
 
-def test_machine_code_with_other_parameters_is_refused(driver, variant, workshop_module):
+def test_machine_code_with_other_parameters_is_refused(driver, variant, attn2):
     """Whatever the manifest said: the driver knows where the kernel's parameters lie."""
     for wrong in (
         driver.ptx.replace(".param .f32", ".param .u64", 1),
@@ -182,13 +178,13 @@ def test_machine_code_with_other_parameters_is_refused(driver, variant, workshop
     ):
         driver.ptx = wrong
         with pytest.raises(RuntimeError, match=r"the kernel's parameters lie at \[\(0, "):
-            loaded(workshop_module, variant)
+            loaded(attn2, variant)
 
 
-def test_each_launch_has_its_own_grid_and_stream(driver, variant, workshop_module):
+def test_each_launch_has_its_own_grid_and_stream(driver, variant, attn2):
     """They are set only when they change: either of them alone, and back again."""
-    kernel = loaded(workshop_module, variant)
-    values = [1] * len(workshop_module.parameters(type(variant.kernel)))
+    kernel = loaded(attn2, variant)
+    values = [1] * len(attn2.parameters(type(variant.kernel)))
     driver.contexts.append(CONTEXT)
     small, large = (16, 1, 1), (32, 2, 1)
     places = [(small, 7), (small, 7), (large, 7), (large, 8), (small, 8), (small, 7)]
@@ -197,10 +193,10 @@ def test_each_launch_has_its_own_grid_and_stream(driver, variant, workshop_modul
     assert [(launch.grid, launch.stream) for launch in driver.launches] == places
 
 
-def test_threads_launch_at_once(driver, variant, workshop_module):
+def test_threads_launch_at_once(driver, variant, attn2):
     """Each with its own values and stream, though all of them launch the same kernel."""
-    kernel = loaded(workshop_module, variant)
-    count = len(workshop_module.parameters(type(variant.kernel)))
+    kernel = loaded(attn2, variant)
+    count = len(attn2.parameters(type(variant.kernel)))
     driver.contexts.append(CONTEXT)
     driver.delay = 0.002
 

@@ -16,24 +16,24 @@ DEPLOYMENT = {"kv_heads": 2, "max_seq_len": 2048, "variant": "cluster"}
 
 
 @pytest.fixture
-def driver(workshop_module, monkeypatch) -> NotedDriver:
+def driver(attn2, monkeypatch) -> NotedDriver:
     """A machine with two Hopper devices, for the module's kernels of the cluster skeleton."""
-    noted = NotedDriver(kernel_ptx(workshop_module, "cluster"))
-    pretend_there_is_a_device(monkeypatch, workshop_module, noted)
+    noted = NotedDriver(kernel_ptx(attn2, "cluster"))
+    pretend_there_is_a_device(monkeypatch, attn2, noted)
     return noted
 
 
 @pytest.fixture
-def compiled(workshop_module, monkeypatch) -> list:
+def compiled(attn2, monkeypatch) -> list:
     """The forms that were compiled, each of which takes a moment."""
     forms = []
 
     def compile_image(form, arch):
         time.sleep(0.02)
         forms.append((str(form), arch))
-        return workshop_module.Image(b"an entry", "entry")
+        return attn2.Image(b"an entry", "entry")
 
-    monkeypatch.setattr(workshop_module, "compile_image", compile_image)
+    monkeypatch.setattr(attn2, "compile_image", compile_image)
     return forms
 
 
@@ -48,14 +48,14 @@ def compiled(workshop_module, monkeypatch) -> list:
         Case("window", 0, "0", "integer >= 1"),
         Case("num_splits", 0, "0", "1..128"),
         Case("pdl", "no", "'no'", "True or False"),
-        Case("variant", "spilt", "'spilt'", "cluster, split, batch, cluster8, cluster_plain"),
+        Case("variant", "spilt", "'spilt'", "cluster, split, batch, cluster8, split_small"),
     ],
     ids=str,
 )
-def test_prepare_refuses_what_no_call_could_serve(workshop_module, case):
+def test_prepare_refuses_what_no_call_could_serve(attn2, case):
     """`prepare` checks a deployment as a call does, so that an engine hears of it at build time."""
     deployment = {"kv_heads": 2, "max_seq_len": 2048, case.argument: case.value}
-    refuse(case, lambda: workshop_module.prepare(**deployment))
+    refuse(case, lambda: attn2.prepare(**deployment))
 
 
 def at_once(count, function) -> list:
@@ -78,32 +78,32 @@ def at_once(count, function) -> list:
     return results
 
 
-def test_threads_compile_each_form_once(driver, compiled, workshop_module):
+def test_threads_compile_each_form_once(driver, compiled, attn2):
     """Sixteen threads, two forms: two compilations, two kernels on the device."""
-    results = at_once(16, lambda n: workshop_module.prepare(**DEPLOYMENT, pdl=n % 2 == 1))
+    results = at_once(16, lambda n: attn2.prepare(**DEPLOYMENT, pdl=n % 2 == 1))
     assert results == [None] * 16
     assert sorted(compiled) == [("cluster", "sm_90a"), ("cluster-pdl", "sm_90a")]
     assert len(driver.images) == 2
 
 
-def test_another_device_loads_what_is_compiled(driver, compiled, workshop_module):
+def test_another_device_loads_what_is_compiled(driver, compiled, attn2):
     """Machine code belongs to an architecture, a loaded kernel to a device."""
     for device in ("cuda:0", 1, torch.device("cuda", 1), None):
-        workshop_module.prepare(**DEPLOYMENT, device=device)
+        attn2.prepare(**DEPLOYMENT, device=device)
     assert len(compiled) == 1 and len(driver.images) == 2
-    assert {key[1] for key in workshop_module.LOADED.values} == {0, 1}
+    assert {key[1] for key in attn2.LOADED.values} == {0, 1}
 
 
-def test_a_longer_deployment_of_the_same_form_needs_nothing(driver, compiled, workshop_module):
+def test_a_longer_deployment_of_the_same_form_needs_nothing(driver, compiled, attn2):
     """What the machine code does not depend on is not in the key."""
     for max_seq_len, kv_heads in ((2048, 2), (64, 1), (100, 16)):
-        workshop_module.prepare(kv_heads=kv_heads, max_seq_len=max_seq_len)
+        attn2.prepare(kv_heads=kv_heads, max_seq_len=max_seq_len)
     assert len(compiled) == len(driver.images) == 1
 
 
-def test_one_key_does_not_wait_for_another(workshop_module):
+def test_one_key_does_not_wait_for_another(attn2):
     """While one thread makes its value, others get theirs."""
-    once, slow_began, other_done = workshop_module.Once(), threading.Event(), threading.Event()
+    once, slow_began, other_done = attn2.Once(), threading.Event(), threading.Event()
 
     def slow():
         slow_began.set()
@@ -119,9 +119,9 @@ def test_one_key_does_not_wait_for_another(workshop_module):
     assert once.values == {"a": "slow", "b": "fast"}
 
 
-def test_a_failure_is_everybodys_and_the_next_tries_again(workshop_module):
+def test_a_failure_is_everybodys_and_the_next_tries_again(attn2):
     """Nobody gets half a kernel, and nothing is remembered of it."""
-    once, tries = workshop_module.Once(), []
+    once, tries = attn2.Once(), []
 
     def fail():
         tries.append(1)
@@ -133,7 +133,7 @@ def test_a_failure_is_everybodys_and_the_next_tries_again(workshop_module):
     assert once.get("a", lambda: "made") == "made"
 
 
-def test_the_compiler_runs_in_one_thread_at_a_time(workshop_module, monkeypatch):
+def test_the_compiler_runs_in_one_thread_at_a_time(attn2, monkeypatch):
     """CuTe DSL keeps what it traces in one place, whatever module it comes from."""
     running, seen = [], []
 
@@ -143,14 +143,14 @@ def test_the_compiler_runs_in_one_thread_at_a_time(workshop_module, monkeypatch)
         seen.append(len(running))
         running.pop()
 
-    monkeypatch.setattr(workshop_module.cute, "compile", compile_one)
-    at_once(4, lambda n: workshop_module.compile_attn2(pdl=n % 2 == 1, arch="sm_90a"))
+    monkeypatch.setattr(attn2.cute, "compile", compile_one)
+    at_once(4, lambda n: attn2.compile_attn2(pdl=n % 2 == 1, arch="sm_90a"))
     assert seen == [1] * 4
 
 
-def test_kernels_from_a_folder_are_loaded_without_compiling(driver, compiled, workshop_module, monkeypatch):
+def test_kernels_from_a_folder_are_loaded_without_compiling(driver, compiled, attn2, monkeypatch):
     """And what the folder's checks refuse never reaches the driver."""
-    image = workshop_module.Image(b"exported entry", "entry")
+    image = attn2.Image(b"exported entry", "entry")
 
     def read(folder, form, arch):
         assert (folder, arch) == ("kernels", "sm_90a")
@@ -158,26 +158,26 @@ def test_kernels_from_a_folder_are_loaded_without_compiling(driver, compiled, wo
             raise ValueError("from_dir: stale")
         return image
 
-    monkeypatch.setattr(workshop_module, "read", read)
+    monkeypatch.setattr(attn2, "read", read)
     with pytest.raises(ValueError, match="from_dir: stale"):
-        workshop_module.prepare(**DEPLOYMENT, pdl=True, from_dir="kernels")
+        attn2.prepare(**DEPLOYMENT, pdl=True, from_dir="kernels")
     assert not driver.images
-    workshop_module.prepare(**DEPLOYMENT, from_dir="kernels")
+    attn2.prepare(**DEPLOYMENT, from_dir="kernels")
     assert driver.images == [image.cubin] and not compiled
 
 
-def test_nothing_is_compiled_or_loaded_in_a_capture(driver, compiled, workshop_module, monkeypatch):
+def test_nothing_is_compiled_or_loaded_in_a_capture(driver, compiled, attn2, monkeypatch):
     """The error says what to do; what is loaded already needs nothing and is found."""
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    for prepare in (lambda: workshop_module.prepare(**DEPLOYMENT), lambda: find(workshop_module)):
+    for prepare in (lambda: attn2.prepare(**DEPLOYMENT), lambda: find(attn2)):
         with pytest.raises(RuntimeError, match=r"kernel cluster is not loaded on cuda:0.*call prepare\(\)"):
             prepare()
     assert not driver.images and not compiled
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    workshop_module.prepare(**DEPLOYMENT)
+    attn2.prepare(**DEPLOYMENT)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    workshop_module.prepare(**DEPLOYMENT)
-    assert find(workshop_module) is not None
+    attn2.prepare(**DEPLOYMENT)
+    assert find(attn2) is not None
 
 
 def find(module):
@@ -186,16 +186,16 @@ def find(module):
 
 
 @pytest.mark.cuda("captures a graph")
-def test_a_first_call_in_a_capture_leaves_the_capture_usable(workshop_module, monkeypatch):
+def test_a_first_call_in_a_capture_leaves_the_capture_usable(attn2, monkeypatch):
     """The error is clear, and what else is captured can be replayed."""
-    monkeypatch.setattr(workshop_module, "LOADED", workshop_module.Once())
+    monkeypatch.setattr(attn2, "LOADED", attn2.Once())
     problem = make_problem([40, 1025], kv_heads=2, device="cuda")
     out, copied = torch.zeros_like(problem.q), torch.zeros_like(problem.q)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         copied.copy_(problem.q)
         with pytest.raises(RuntimeError, match=r"not loaded on cuda:0.*call prepare\(\) first"):
-            workshop_module.attn2(**problem.arguments(), out=out)
+            attn2.attn2(**problem.arguments(), out=out)
         copied.add_(1)
     graph.replay()
     torch.cuda.synchronize()
@@ -238,39 +238,39 @@ def test_a_prepared_call_only_launches(subject):
 
 @pytest.mark.cuda("runs what was exported")
 @pytest.mark.parametrize("pdl", [False, True])
-def test_exported_kernels_have_the_same_bits(workshop_module, tmp_path_factory, monkeypatch, pdl):
+def test_exported_kernels_have_the_same_bits(attn2, tmp_path_factory, monkeypatch, pdl):
     """Loaded from a folder, with no compiler at hand."""
     major, minor = torch.cuda.get_device_capability()
     problem = make_problem([40, 1025, 0], kv_heads=2, device="cuda")
-    expected = workshop_module.attn2(**problem.arguments(), pdl=pdl)
+    expected = attn2.attn2(**problem.arguments(), pdl=pdl)
     folder = tmp_path_factory.mktemp("exported")
-    workshop_module.export_kernels(folder, arch=f"sm_{major}{minor}a")
+    attn2.export_kernels(folder, arch=f"sm_{major}{minor}a")
 
     def no_compiler(*_):
         raise AssertionError("nothing may be compiled")
 
-    monkeypatch.setattr(workshop_module, "LOADED", workshop_module.Once())
-    monkeypatch.setattr(workshop_module, "compile_image", no_compiler)
-    workshop_module.prepare(kv_heads=2, max_seq_len=2048, pdl=pdl, from_dir=folder)
-    assert torch.equal(bits(workshop_module.attn2(**problem.arguments(), pdl=pdl)), bits(expected))
+    monkeypatch.setattr(attn2, "LOADED", attn2.Once())
+    monkeypatch.setattr(attn2, "compile_image", no_compiler)
+    attn2.prepare(kv_heads=2, max_seq_len=2048, pdl=pdl, from_dir=folder)
+    assert torch.equal(bits(attn2.attn2(**problem.arguments(), pdl=pdl)), bits(expected))
 
 
 @pytest.mark.cuda("loads kernels on it from several threads")
-def test_threads_prepare_and_call(workshop_module, monkeypatch):
+def test_threads_prepare_and_call(attn2, monkeypatch):
     """Threads that never touched the device prepare and call at once; all get the same bits."""
-    monkeypatch.setattr(workshop_module, "LOADED", workshop_module.Once())
-    monkeypatch.setattr(workshop_module, "IMAGES", workshop_module.Once())
+    monkeypatch.setattr(attn2, "LOADED", attn2.Once())
+    monkeypatch.setattr(attn2, "IMAGES", attn2.Once())
     problem = make_problem([40, 1025, 0], kv_heads=2, device="cuda")
     torch.cuda.synchronize()
 
     def call(number: int) -> torch.Tensor:
         pdl = number % 2 == 1
-        workshop_module.prepare(**DEPLOYMENT, pdl=pdl)
-        out = workshop_module.attn2(**problem.arguments(), pdl=pdl)
+        attn2.prepare(**DEPLOYMENT, pdl=pdl)
+        out = attn2.attn2(**problem.arguments(), pdl=pdl)
         torch.cuda.current_stream().synchronize()
         return out
 
     outs = at_once(8, call)
     assert all(isinstance(out, torch.Tensor) for out in outs), outs
     assert all(torch.equal(bits(out), bits(outs[0])) for out in outs)
-    assert len(workshop_module.IMAGES.values) == len(workshop_module.LOADED.values) == 2
+    assert len(attn2.IMAGES.values) == len(attn2.LOADED.values) == 2

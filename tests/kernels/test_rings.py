@@ -18,9 +18,10 @@ import yaml
 from emulator.counts import Counts
 from generator.compiled import load_module
 from generator.render import generate
-from tests.kernels.conftest import SPEC, bits
+from tests.kernels.conftest import bits
 from tests.kernels.scale import GPU
 from tests.kernels.split_scale import NO_WINDOW
+from tests.modules import KERNELS
 from verification.problems import make_problem
 from verification.runner import run_emulated
 
@@ -82,18 +83,19 @@ if not GPU:
 def ring_module(tmp_path_factory) -> ModuleType:
     """A generated module with a variant for each of the rings."""
     folder = tmp_path_factory.mktemp("rings")
-    spec = yaml.safe_load(SPEC.read_text(encoding="utf-8"))
-    variants = spec["modules"]["attn2"]["variants"]
+    spec = yaml.safe_load(KERNELS.read_text(encoding="utf-8"))
+    module = spec["modules"]["attention"]
+    tiny, large = (module["variants"][name] for name in ("split_tiny", "split_plain"))
+    module["variants"] = {}
     for ring in RINGS:
-        variant = variants[str(ring)] = copy.deepcopy(variants["split"])
-        if ring.pages_per_step < 4:
-            variant["launch"].update(cluster=2, pages_per_step=2, short_rounds=1)
+        variant = copy.deepcopy(tiny if ring.pages_per_step < 4 else large)
         variant["launch"]["ring_pages_per_step"] = ring.pages_per_step
-        variant["stages"].update(ring={"stage": ring.stage, "depth": ring.depth}, epilogue="plain")
+        variant["stages"]["ring"] = {"stage": ring.stage, "depth": ring.depth}
+        module["variants"][str(ring)] = variant
     edited = folder / "spec.yaml"
-    edited.write_text(yaml.safe_dump(spec, sort_keys=False), encoding="utf-8")
+    edited.write_text(yaml.safe_dump({"modules": {"attention": module}}, sort_keys=False), encoding="utf-8")
     generate(edited, folder / "generated")
-    return load_module(folder / "generated" / "attn2.py")
+    return load_module(folder / "generated" / "attention.py")
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ import types
 import pytest
 import torch
 
-from generated import attn2 as checked_in
 from stages.partial import PartialRecord
 from tests.kernels.scale import GPU
 from tests.kernels.test_host import Case, refuse
+from tests.modules import PINNED, module_of
 from verification.attention import HEAD_DIM
 from verification.problems import make_problem
 
@@ -18,31 +18,35 @@ RECORD = PartialRecord(HEAD_DIM).bytes
 """Bytes of one row's partial of one cluster."""
 
 
+@pytest.fixture
+def pinned():
+    """The module of a variant of each skeleton, among which a load chooses."""
+    return module_of(PINNED, "attn2")
+
+
 @pytest.mark.parametrize(
     ("requests", "kv_heads", "num_splits"), [(1, 1, 1), (8, 2, 3), (3, 16, 32), (0, 2, 4)]
 )
-def test_scratch_is_a_record_a_row_and_cluster(split_module, requests, kv_heads, num_splits):
+def test_scratch_is_a_record_a_row_and_cluster(attn2, requests, kv_heads, num_splits):
     """64 rows a request and KV head, each split a cluster; one counter of 4 bytes a row."""
     rows = requests * kv_heads * 64
     deployment = {"kv_heads": kv_heads, "max_seq_len": 131072, "num_splits": num_splits}
-    assert split_module.workspace_bytes(requests, **deployment) == rows * num_splits * RECORD
-    assert split_module.counters_bytes(requests, **deployment) == 4 * rows
-    workspace, counters = split_module.allocate_scratch(requests, **deployment, device="cpu")
+    assert attn2.workspace_bytes(requests, **deployment) == rows * num_splits * RECORD
+    assert attn2.counters_bytes(requests, **deployment) == 4 * rows
+    workspace, counters = attn2.allocate_scratch(requests, **deployment, device="cpu")
     assert workspace.dtype == torch.uint8 and workspace.shape == (rows * num_splits * RECORD,)
     assert counters.dtype == torch.int32 and counters.shape == (rows,) and not counters.any()
 
 
-def test_a_cluster_of_another_size_needs_the_same(split_module):
+def test_a_cluster_of_another_size_needs_the_same(attn2):
     """Records are those of clusters, not of CTAs."""
-    tiny, split = (
-        split_module.workspace_bytes(2, 2, 16384, None, 3, variant=name) for name in ("split_tiny", "split")
-    )
-    assert tiny == split > 0
+    small, large = (attn2.workspace_bytes(2, 2, 16384, None, 3, variant=name) for name in ("batch", "split"))
+    assert small == large > 0
 
 
-def test_splits_by_default(split_module):
+def test_splits_by_default(attn2):
     """What was fastest, or nearly, in the sweep of docs/measurements.md; 1 where nothing is spread."""
-    default = split_module.default_splits
+    default = attn2.default_splits
     assert default(2, 8192, multiprocessors=132) == 3
     assert default(2, 32768, multiprocessors=132) == 6
     assert default(2, 131072, multiprocessors=132) == 10
@@ -83,22 +87,22 @@ def test_splits_by_default(split_module):
         (32, 2, 131072, 2048, "batch", 2),
     ],
 )
-def test_the_variant_for_a_load(requests, kv_heads, max_seq_len, window, variant, num_splits):
+def test_the_variant_for_a_load(pinned, requests, kv_heads, max_seq_len, window, variant, num_splits):
     """Few requests take large clusters, many take small ones that leave no multiprocessor out."""
     load = {"multiprocessors": 132, "requests": requests}
-    assert checked_in.default_variant(kv_heads, max_seq_len, window, **load) == variant
+    assert pinned.default_variant(kv_heads, max_seq_len, window, **load) == variant
     chosen = {"window": window, "variant": variant}
-    assert checked_in.default_splits(kv_heads, max_seq_len, **chosen, **load) == num_splits
+    assert pinned.default_splits(kv_heads, max_seq_len, **chosen, **load) == num_splits
 
 
 @pytest.mark.parametrize("count", [1, 7, 8, 46, 78, 132, 264])
-def test_the_variant_of_any_device_serves(count):
+def test_the_variant_of_any_device_serves(pinned, count):
     """Whatever part of a device a MIG slice has, and however long the contexts are."""
     for max_seq_len, window in ((1, None), (2048, 16), (2049, None), (1048576, None)):
         for requests in (1, 300):
             load = {"multiprocessors": count, "requests": requests}
-            name = checked_in.default_variant(16, max_seq_len, window, **load)
-            assert checked_in.deploy(max_seq_len, window, None, name).variant.name == name
+            name = pinned.default_variant(16, max_seq_len, window, **load)
+            assert pinned.deploy(max_seq_len, window, None, name).variant.name == name
 
 
 @pytest.mark.parametrize(
@@ -111,37 +115,37 @@ def test_the_variant_of_any_device_serves(count):
         ({"multiprocessors": 2.5}, "multiprocessors must be an integer >= 1, got 2.5"),
     ],
 )
-def test_no_variant_for_a_load_that_is_none(wrong, said):
+def test_no_variant_for_a_load_that_is_none(pinned, wrong, said):
     """The error names the argument, what it was and what it has to be."""
     with pytest.raises(ValueError, match=said):
-        checked_in.default_variant(**{"kv_heads": 2, "max_seq_len": 4096} | wrong)
+        pinned.default_variant(**{"kv_heads": 2, "max_seq_len": 4096} | wrong)
 
 
-def test_splits_do_not_depend_on_the_batch(split_module):
+def test_splits_do_not_depend_on_the_batch(attn2):
     """A launch of any number of requests has the splits of the deployment, so it has their bits too."""
-    deployment, device = split_module.deploy(131072), torch.device("cpu")
-    one = split_module.default_splits(1, 131072)
+    deployment, device = attn2.deploy(131072), torch.device("cpu")
+    one = attn2.default_splits(1, 131072)
     for requests in (1, 3, 64):
         problem = make_problem([9] * requests, max_seq_len=131072)
-        scratch = split_module.allocate_scratch(requests, kv_heads=1, max_seq_len=131072, device=device)
+        scratch = attn2.allocate_scratch(requests, kv_heads=1, max_seq_len=131072, device=device)
         tensors = (problem.q, problem.gate, problem.kv_cache, problem.block_table, problem.seq_lens)
-        call = split_module.bind(deployment, *tensors, problem.poisoned_out(), *scratch, 1.0, 0.0)
-        names = list(split_module.parameters(type(deployment.variant.kernel)))
+        call = attn2.bind(deployment, *tensors, problem.poisoned_out(), *scratch, 1.0, 0.0)
+        names = list(attn2.parameters(type(deployment.variant.kernel)))
         assert call.values[names.index("num_splits")] == one > 1
 
 
 @pytest.mark.parametrize("window", [None, 100000])
-def test_scratch_of_the_default_splits(split_module, window):
+def test_scratch_of_the_default_splits(attn2, window):
     """Without num_splits, the scratch memory is that of the splits that a call will choose."""
     multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count if GPU else 132
-    splits = split_module.default_splits(2, 131072, window, multiprocessors=multiprocessors)
+    splits = attn2.default_splits(2, 131072, window, multiprocessors=multiprocessors)
     for name in ("workspace_bytes", "counters_bytes"):
-        size = getattr(split_module, name)
+        size = getattr(attn2, name)
         assert size(3, 2, 131072, window) == size(3, 2, 131072, window, splits)
 
 
 @pytest.mark.parametrize("window", [None, 100000])
-def test_scratch_is_that_of_the_named_device(split_module, monkeypatch, window):
+def test_scratch_is_that_of_the_named_device(attn2, monkeypatch, window):
     """The default splits are those of the device that will run the calls, whichever is current."""
     counts = {"cuda:0": 264, "cuda:1": 66}
     monkeypatch.setattr(
@@ -149,10 +153,10 @@ def test_scratch_is_that_of_the_named_device(split_module, monkeypatch, window):
         "get_device_properties",
         lambda device: types.SimpleNamespace(multi_processor_count=counts[str(device)]),
     )
-    sizes = split_module.workspace_bytes, split_module.counters_bytes
+    sizes = attn2.workspace_bytes, attn2.counters_bytes
     for device, multiprocessors in ((0, 264), ("cuda:1", 66), (torch.device("cuda", 1), 66), ("cpu", 132)):
-        splits = split_module.default_splits(1, 131072, window, multiprocessors=multiprocessors)
-        assert split_module.deploy(131072, window).clusters(1, split_module.as_device(device)) == splits
+        splits = attn2.default_splits(1, 131072, window, multiprocessors=multiprocessors)
+        assert attn2.deploy(131072, window).clusters(1, attn2.as_device(device)) == splits
         for size in sizes:
             assert size(3, 1, 131072, window, device=device) == size(3, 1, 131072, window, splits)
 
@@ -167,9 +171,9 @@ def test_scratch_is_that_of_the_named_device(split_module, monkeypatch, window):
     ],
     ids=str,
 )
-def test_sizes_of_nothing_sensible_are_refused(split_module, case):
+def test_sizes_of_nothing_sensible_are_refused(attn2, case):
     """The scratch memory's as well as a call's."""
     given = {"requests": 1, "kv_heads": 2, "max_seq_len": 131072, case.argument: case.value}
-    refuse(case, lambda: split_module.workspace_bytes(**given))
-    refuse(case, lambda: split_module.counters_bytes(**given))
-    refuse(case, lambda: split_module.allocate_scratch(given.pop("requests"), **given, device="cpu"))
+    refuse(case, lambda: attn2.workspace_bytes(**given))
+    refuse(case, lambda: attn2.counters_bytes(**given))
+    refuse(case, lambda: attn2.allocate_scratch(given.pop("requests"), **given, device="cpu"))

@@ -92,8 +92,8 @@ def test_short_and_padded_requests_are_zeros_where_no_key_is_seen(splits):
 
     The neighbours, one of them long, are right.
     """
-    subject = splits[SCALE.variants[0]]
-    lengths = [1, 0, SHORT[subject.name] + 1, 7]
+    name = SCALE.variants[0]
+    subject, lengths = splits[name], [1, 0, SHORT[name] + 1, 7]
     content = model_like(len(lengths), padded(max(lengths)), 1, device=subject.device)
     keyless = [(r, token) for r, length in enumerate(lengths) for token in range(max(0, TOKENS - length))]
     for r, token in keyless:

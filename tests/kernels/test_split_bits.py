@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from tests.kernels.conftest import bits
-from tests.kernels.split_scale import GUARD, SCALE, SHORT, UNITS
+from tests.kernels.split_scale import GUARD, SCALE, SHIPPED, SHORT, UNITS
+from tests.modules import SPEC, module_of
 from verification.attention import TOKENS
 from verification.problems import Problem, make_problem
 
@@ -17,9 +18,9 @@ by_variant = pytest.mark.parametrize("name", SCALE.variants)
 every = pytest.mark.parametrize("name", UNITS)
 
 
-def mixed(subject, **more) -> Problem:
-    """Padding, short and long requests."""
-    return make_problem(SCALE.mixed[subject.name], device=subject.device, seed=11, **more)
+def mixed(name, device, **more) -> Problem:
+    """Padding, short and long requests of a variant."""
+    return make_problem(SCALE.mixed[name], device=device, seed=11, **more)
 
 
 @pytest.mark.parametrize(("name", "pdl", "runs"), SCALE.repeats)
@@ -29,7 +30,9 @@ def test_every_run_has_the_same_bits(splits, name, pdl, runs):
     On the emulator each run has its own order of warps, CTAs, clusters and of asynchronous writes.
     """
     subject = splits[name]
-    problem = mixed(subject) if subject.device == "cuda" else make_problem([SHORT[name] + 5], seed=11)
+    problem = (
+        mixed(name, subject.device) if subject.device == "cuda" else make_problem([SHORT[name] + 5], seed=11)
+    )
     want = bits(subject.check(problem, 2))
     scratch = subject.scratch(problem, 2)
     for seed in range(runs):
@@ -42,7 +45,7 @@ def test_every_run_has_the_same_bits(splits, name, pdl, runs):
 def test_a_request_does_not_mind_its_batch(splits, name):
     """Alone, at another position, twice, next to padding, in a larger batch: a request's bits are its own."""
     subject = splits[name]
-    problem = mixed(subject).requests([0, 1, 2])
+    problem = mixed(name, subject.device).requests([0, 1, 2])
     want = bits(subject.run(problem)).unflatten(0, (-1, TOKENS))
     for order in SCALE.orders[: 1 if name == "split_small" and subject.device == "cpu" else None]:
         out = bits(subject.run(problem.requests(order))).unflatten(0, (-1, TOKENS))
@@ -135,7 +138,7 @@ def test_a_graph_captured_short_serves_every_length(splits, name, window):
 def test_a_loaded_device_changes_nothing(splits, name):
     """Another stream keeps the SMs and the L2 cache busy, so that clusters arrive in other orders."""
     subject = splits[name]
-    problem = mixed(subject, kv_heads=2)
+    problem = mixed(name, subject.device, kv_heads=2)
     want, scratch = bits(subject.run(problem, 4)), subject.scratch(problem, 4)
     busy = torch.cuda.Stream()
     a = torch.randn(2048, 2048, device=subject.device)
@@ -158,7 +161,10 @@ def test_a_loaded_device_changes_nothing(splits, name):
 def test_two_streams_with_two_workspaces_do_not_meet(splits, name):
     """Calls that run at the same time, each with scratch memory of its own, have the bits of calls alone."""
     subject = splits[name]
-    problems = [mixed(subject), make_problem([SHORT[name] + 300, 9], device=subject.device, seed=12)]
+    problems = [
+        mixed(name, subject.device),
+        make_problem([SHORT[name] + 300, 9], device=subject.device, seed=12),
+    ]
     wants = [bits(subject.run(problem, 2)) for problem in problems]
     scratches = [subject.scratch(problem, 2) for problem in problems]
     streams = [torch.cuda.Stream(), torch.cuda.Stream()]
@@ -175,8 +181,10 @@ def test_two_streams_with_two_workspaces_do_not_meet(splits, name):
 
 
 @pytest.mark.cuda("the module's own launch chooses")
-def test_a_fresh_module_has_the_bits_of_the_checked_in_one(splits, split_module):
-    """`generated/attn2.py` computes what a module made from the stages as they are computes."""
-    problem = mixed(splits["split"])
-    fresh = dataclasses.replace(splits["split"], module=split_module)
-    assert torch.equal(bits(fresh.run(problem, 3)), bits(splits["split"].run(problem, 3)))
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_fresh_module_has_the_bits_of_the_checked_in_one(splits, name):
+    """A module in `generated/` computes what one made from the spec and the stages as they are computes."""
+    old = splits[name]
+    fresh = dataclasses.replace(old, module=module_of(SPEC, name.partition(".")[0]))
+    problem = mixed(name, old.device)
+    assert torch.equal(bits(fresh.run(problem, 3)), bits(old.run(problem, 3)))

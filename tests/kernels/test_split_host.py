@@ -7,6 +7,7 @@ import torch
 
 from stages.partial import PartialRecord
 from tests.kernels.conftest import bits
+from tests.kernels.split_subject import SplitSubject
 from tests.kernels.test_host import Case, refuse
 from verification.attention import HEAD_DIM, PAGE_SIZE, TOKENS
 from verification.problems import make_problem
@@ -19,29 +20,29 @@ RECORD = PartialRecord(HEAD_DIM).bytes
 
 
 @pytest.mark.parametrize("window", [*range(1, 70), 2047, 2048, 2049, 8192, 1000003])
-def test_window_pages_is_the_most_over_every_alignment(split_module, window):
+def test_window_pages_is_the_most_over_every_alignment(attn2, window):
     """The pages from row 0's first visible key to the last, of a request that ends in each slot of a page."""
     spans = []
     for length in range(window + 64, window + 64 + PAGE_SIZE):
         first = length - TOKENS - window + 1
         spans.append((length - 1) // PAGE_SIZE - first // PAGE_SIZE + 1)
-    assert split_module.window_pages(window) == max(spans)
+    assert attn2.window_pages(window) == max(spans)
 
 
-def test_window_pages_holds_for_short_requests_too(split_module):
+def test_window_pages_holds_for_short_requests_too(attn2):
     """No request needs more, however short it is for the window."""
     for window in range(1, 40):
         for length in range(1, 120):
             first = max(0, length - TOKENS - window + 1)
             pages = (length - 1) // PAGE_SIZE - first // PAGE_SIZE + 1
-            assert pages <= split_module.window_pages(window), (window, length)
+            assert pages <= attn2.window_pages(window), (window, length)
 
 
 @pytest.mark.parametrize("window", [0, -1, 2.0, True, "16"])
-def test_no_window_is_refused(split_module, window):
+def test_no_window_is_refused(attn2, window):
     """A window is an integer from 1 on; here it has to be one."""
     with pytest.raises(ValueError, match="window must be"):
-        split_module.window_pages(window)
+        attn2.window_pages(window)
 
 
 @pytest.mark.parametrize(
@@ -64,22 +65,22 @@ def test_no_window_is_refused(split_module, window):
         (4097, 2**40, True, ("workspace", True)),
     ],
 )
-def test_which_kernel_a_deployment_launches(split_module, max_seq_len, window, splits, form):
+def test_which_kernel_a_deployment_launches(attn2, max_seq_len, window, splits, form):
     """`split_kernel` and `split_forms`: short contexts without a window go to the cluster kernel.
 
     The split kernel needs scratch memory where a request can be spread over clusters, and only there.
     """
-    assert split_module.split_kernel(max_seq_len, window) is splits
-    assert split_module.split_forms(max_seq_len, window) == form
+    assert attn2.split_kernel(max_seq_len, window) is splits
+    assert attn2.split_forms(max_seq_len, window) == form
     needed = form[0] == "workspace"
-    assert (split_module.workspace_bytes(1, 2, max_seq_len, window) > 0) is needed
-    assert (split_module.counters_bytes(1, 2, max_seq_len, window) > 0) is needed
+    assert (attn2.workspace_bytes(1, 2, max_seq_len, window) > 0) is needed
+    assert (attn2.counters_bytes(1, 2, max_seq_len, window) > 0) is needed
 
 
 @pytest.mark.parametrize("function", ["split_kernel", "split_forms"])
-def test_what_no_kernel_serves(split_module, function):
+def test_what_no_kernel_serves(attn2, function):
     """The error names what was asked for, and what each variant serves."""
-    ask = getattr(split_module, function)
+    ask = getattr(attn2, function)
     with pytest.raises(ValueError, match=r"max_seq_len=1048577.*split: max_seq_len <= 1048576, any window"):
         ask(1048577)
     with pytest.raises(ValueError, match=r"max_seq_len must be .* 0"):
@@ -88,28 +89,28 @@ def test_what_no_kernel_serves(split_module, function):
         ask(8, 0)
 
 
-def test_the_cluster_kernel_serves_no_window(split_module):
+def test_the_cluster_kernel_serves_no_window(attn2):
     """Not even where it is named; the error says what it serves."""
     arguments = make_problem([40], window=16).arguments()
     case = Case("window", None, "window=16", "cluster: max_seq_len <= 2048, no window")
-    refuse(case, lambda: split_module.attn2(**arguments, variant="cluster"))
+    refuse(case, lambda: attn2.attn2(**arguments, variant="cluster"))
     with pytest.raises(ValueError, match="'cluster' serves no window"):
-        split_module.compile_attn2("cluster", windowed=True, arch="sm_90a")
+        attn2.compile_attn2("cluster", windowed=True, arch="sm_90a")
 
 
 SPLIT_CASES = [Case("num_splits", n, repr(n), "integer in 1..128") for n in (0, -1, 129, 2.0, True, "2")]
 
 
 @pytest.mark.parametrize("case", SPLIT_CASES, ids=str)
-def test_a_number_of_splits_out_of_range_is_refused(split_module, case):
+def test_a_number_of_splits_out_of_range_is_refused(attn2, case):
     """By everything that takes one, at build time too."""
     deployment = {"kv_heads": 2, "max_seq_len": 131072, "num_splits": case.value}
-    refuse(case, lambda: split_module.workspace_bytes(1, **deployment))
-    refuse(case, lambda: split_module.counters_bytes(1, **deployment))
-    refuse(case, lambda: split_module.allocate_scratch(1, **deployment, device="cpu"))
-    refuse(case, lambda: split_module.prepare(**deployment))
+    refuse(case, lambda: attn2.workspace_bytes(1, **deployment))
+    refuse(case, lambda: attn2.counters_bytes(1, **deployment))
+    refuse(case, lambda: attn2.allocate_scratch(1, **deployment, device="cpu"))
+    refuse(case, lambda: attn2.prepare(**deployment))
     arguments = make_problem([40], max_seq_len=16384).arguments()
-    refuse(case, lambda: split_module.attn2(**arguments, num_splits=case.value))
+    refuse(case, lambda: attn2.attn2(**arguments, num_splits=case.value))
 
 
 NEEDED = {"workspace": 2 * 2 * 64 * 3 * RECORD, "counters": 2 * 2 * 64}
@@ -147,47 +148,47 @@ SCRATCH_CASES = [
 
 
 @pytest.fixture
-def good(split_module):
+def good(attn2):
     """Arguments of a deployment that splits, right in all but their device."""
     arguments = make_problem([40, 64], kv_heads=2, max_seq_len=16384).arguments()
     deployment = {"kv_heads": 2, "max_seq_len": 16384, "num_splits": 3}
-    workspace, counters = split_module.allocate_scratch(2, **deployment, device="cpu")
+    workspace, counters = attn2.allocate_scratch(2, **deployment, device="cpu")
     assert (len(workspace), len(counters)) == (NEEDED["workspace"], NEEDED["counters"])
     return {**arguments, "num_splits": 3, "workspace": workspace, "counters": counters}
 
 
 @pytest.mark.parametrize("case", SCRATCH_CASES, ids=str)
-def test_wrong_scratch_is_refused(split_module, good, case):
+def test_wrong_scratch_is_refused(attn2, good, case):
     """One wrong argument in a call that is otherwise right; the message says how much is needed."""
     wrong = {**good, case.argument: case.value(good[case.argument])}
-    refuse(case, lambda: split_module.attn2(**wrong))
+    refuse(case, lambda: attn2.attn2(**wrong))
 
 
-def test_a_call_that_is_right_needs_a_cuda_device(split_module, good):
+def test_a_call_that_is_right_needs_a_cuda_device(attn2, good):
     """So each case above is wrong in one argument alone. More scratch memory than needed is fine."""
     case = Case("q", None, "cpu", "CUDA tensor")
-    refuse(case, lambda: split_module.attn2(**good))
+    refuse(case, lambda: attn2.attn2(**good))
     larger = {name: good[name].repeat(2) for name in ("workspace", "counters")}
-    refuse(case, lambda: split_module.attn2(**{**good, **larger}))
+    refuse(case, lambda: attn2.attn2(**{**good, **larger}))
 
 
 @pytest.mark.parametrize(("max_seq_len", "window"), [(4096, None), (65536, 2048)])
-def test_no_scratch_where_no_request_is_spread(split_module, max_seq_len, window):
+def test_no_scratch_where_no_request_is_spread(attn2, max_seq_len, window):
     """It need not be given, what is given is not looked at, and the sizes are 0."""
     arguments = make_problem([40], max_seq_len=max_seq_len, window=window).arguments()
     case = Case("q", None, "cpu", "CUDA tensor")
-    refuse(case, lambda: split_module.attn2(**arguments))
-    refuse(case, lambda: split_module.attn2(**arguments, workspace=torch.zeros(1), counters=torch.zeros(1)))
-    workspace, counters = split_module.allocate_scratch(
+    refuse(case, lambda: attn2.attn2(**arguments))
+    refuse(case, lambda: attn2.attn2(**arguments, workspace=torch.zeros(1), counters=torch.zeros(1)))
+    workspace, counters = attn2.allocate_scratch(
         4, kv_heads=2, max_seq_len=max_seq_len, window=window, device="cpu"
     )
     assert len(workspace) == len(counters) == 0
 
 
-def test_the_cluster_kernel_ignores_them(split_module):
+def test_the_cluster_kernel_ignores_them(attn2):
     """A context that is short for the cluster kernel is served without, whatever num_splits says."""
     arguments = make_problem([40]).arguments()
-    refuse(Case("q", None, "cpu", "CUDA tensor"), lambda: split_module.attn2(**arguments, num_splits=4))
+    refuse(Case("q", None, "cpu", "CUDA tensor"), lambda: attn2.attn2(**arguments, num_splits=4))
 
 
 def test_a_window_wider_than_32_bits_is_as_good_as_none(splits):
@@ -209,7 +210,7 @@ def test_no_requests_are_no_launch(splits):
     scratch = subject.scratch(problem).arguments()
     arguments = {**problem.arguments(), **none, "num_splits": 1, **scratch}
     if subject.device == "cuda":
-        out = subject.module.attn2(**arguments, variant=subject.name)
+        out = subject.entry(**arguments, variant=subject.name)
     else:
         out, report = run_emulated(subject.module, subject.name, arguments)
         assert report is None
@@ -218,9 +219,9 @@ def test_no_requests_are_no_launch(splits):
 
 @pytest.mark.cuda("chooses by the device")
 @pytest.mark.parametrize("window", [None, 20000])
-def test_a_call_chooses_its_splits(splits, window):
+def test_a_call_chooses_its_splits(attn2, window):
     """Without num_splits a call has the bits of the default, and scratch memory sized by default will do."""
-    subject = splits["split"]
+    subject = SplitSubject(attn2, "split", "cuda")
     problem = make_problem([30000, 9], kv_heads=2, device="cuda", window=window)
     multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count
     splits_by_default = subject.module.default_splits(2, 30000, window, multiprocessors=multiprocessors)

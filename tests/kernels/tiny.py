@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.modules import kernel_named
+
 
 def kernel_of(subject: Any) -> Any:
     """The kernel object of a subject, which knows its own numbers."""
-    return next(v.kernel for v in subject.module.VARIANTS if v.name == subject.name)
+    return kernel_named(subject.module, subject.name)
 
 
 def long_length(subject: Any) -> int:

@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 import torch
 
-from generated import attn2 as checked_in
-from tests.kernels.conftest import Subject
+from tests.kernels.conftest import SHIPPED, Subject
 from tests.kernels.scale import GPU
+from tests.kernels.split_scale import WITH_SHORT
+from tests.modules import KERNELS, VARIANTS, module_of
 from verification.problems import Problem
 
 pytest_plugins = ["tests.kernels.split_subject"]
 
-NAMES = ("cluster_tiny", "split_tiny", *(("cluster", "split") if GPU else ()))
+NAMES = ("cluster_tiny", "split_tiny", *((*SHIPPED, *WITH_SHORT) if GPU else ()))
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,12 @@ class ClusterSubject(Subject):
 
 
 @pytest.fixture(params=NAMES)
-def tiny(request, splits, split_module, device):
+def tiny(request, splits, device):
     """Each of them in turn."""
-    if request.param in splits:
-        return splits[request.param]
-    return ClusterSubject(checked_in if request.param == "cluster" else split_module, request.param, device)
+    name = request.param
+    if name in splits:
+        return splits[name]
+    if name in VARIANTS:
+        module, variant = VARIANTS[name]
+        return ClusterSubject(module, variant.name, device)
+    return ClusterSubject(module_of(KERNELS, "attention"), name, device)
