@@ -186,7 +186,7 @@ def test_variants_are_added_by_yaml_alone(checkout):
     spec.write_text(first + ONE_MORE + as_attention(first))
     assert call(checkout, "generate").returncode == 0
     assert {path.name for path in (checkout / "generated").iterdir()} == {
-        *("__init__.py", "attention.py", "attn2.py")
+        *("__init__.py", "attention.py", "attn2.py", "py.typed")
     }
     result = call(checkout, "compile", "--arch", "sm_90a,sm_100a", "--json")
     assert result.returncode == 0, result.stderr
