@@ -26,12 +26,12 @@ an output is wrong, 2 for a wrong call or no GPU.
 """
 
 import argparse
-import dataclasses
 import gc
 import json
 import platform
 import sys
 import time
+import typing
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -88,20 +88,20 @@ def ways(module: Any, device: torch.device) -> dict[str, tuple[Way, torch.Tensor
 def executor(module: Any, bound: Any, out: torch.Tensor) -> Way:
     """Return a launch of the same kernel by what `cute.compile` returns."""
     import cuda.bindings.driver as cuda
-    from cutlass import Int32
+    from cutlass import Int32, Int64
 
     kernel = module.deploy(SHORT).variant.kernel
     compiled = module.compile_attn2(module.deploy(SHORT).variant.name)
     tensors = (*bound.tensors[:5], out)
     addresses, *others = module.groups(type(kernel))
     scalars = iter(bound.scalars)
-    numbers = [group(*(field.type(next(scalars)) for field in dataclasses.fields(group))) for group in others]
+    numbers = [
+        group(*(kind(next(scalars)) for kind in typing.get_type_hints(group).values())) for group in others
+    ]
     grid = [Int32(extent) for extent in bound.layout.grid]
 
     def launch() -> None:
-        given = [
-            field.type(t.data_ptr()) for field, t in zip(dataclasses.fields(addresses), tensors, strict=True)
-        ]
+        given = [Int64(t.data_ptr()) for t in tensors]
         compiled(addresses(*given), *numbers, *grid, cuda.CUstream(torch.cuda.current_stream().cuda_stream))
 
     return launch

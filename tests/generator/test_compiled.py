@@ -20,11 +20,11 @@ PINNED = {
     ("split", "sm_90a"): (168, 0, 50184),
     ("split", "sm_100a"): (168, 64, 50184),
     ("split windowed", "sm_90a"): (168, 0, 50184),
-    ("split windowed", "sm_100a"): (168, 164, 50184),
+    ("split windowed", "sm_100a"): (168, 0, 50184),
     ("batch", "sm_90a"): (168, 0, 50184),
     ("batch", "sm_100a"): (168, 128, 50184),
-    ("batch windowed", "sm_90a"): (165, 0, 50184),
-    ("batch windowed", "sm_100a"): (168, 144, 50184),
+    ("batch windowed", "sm_90a"): (168, 0, 50184),
+    ("batch windowed", "sm_100a"): (168, 136, 50184),
 }
 """Registers a thread, spilled bytes and shared bytes a CTA, of every form without PDL.
 
