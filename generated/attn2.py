@@ -15,12 +15,13 @@ workspace, epilogue norm_gate.
 Generated from spec.yaml; do not edit. Change the spec, or the file named above a section, then run
 `python -m generator generate`.
 
-sha256 of the plan, sources, template and formatter: e6ab3544c37033e54935ec125271c72bdc8c765d40061f31517026d7a04d13b8
+sha256 of the plan, sources, template and formatter: 9040e883fd32cb230cba24bef71f0f1fbf2516ef246fb7696a714792ea0c4f20
 """
 
 import contextlib
 import ctypes
 import dataclasses
+import fcntl
 import functools
 import hashlib
 import inspect
@@ -66,7 +67,7 @@ __all__ = [
 NAME = "attn2"
 """In the spec; the name of the entry point."""
 
-DIGEST = "e6ab3544c37033e54935ec125271c72bdc8c765d40061f31517026d7a04d13b8"
+DIGEST = "9040e883fd32cb230cba24bef71f0f1fbf2516ef246fb7696a714792ea0c4f20"
 """Of what this module was made from: what is compiled from it is known by this."""
 
 
@@ -3538,6 +3539,10 @@ def allocate_scratch(
     Calls that may run at the same time need scratch memory of their own; others may share it. Counters have
     to be zero before a call, and a call leaves them so. Raises ValueError.
     """
+    require(
+        device is not None or torch.cuda.is_available(),
+        "device must be given on a machine with no CUDA device, got None",
+    )
     place = as_device(device)
     deployment = deploy(max_seq_len, window, num_splits, variant)
     workspace, counters = _scratch_bytes(requests, kv_heads, deployment, place)
@@ -3561,6 +3566,70 @@ def _scratch_bytes(
     if device is None and not torch.cuda.is_available():
         device = "cpu"
     return deployment.scratch_bytes(requests, kv_heads, as_device(device))
+
+
+# ============================================================================================================
+# variants/loading/environment.py
+#
+# Environment variables of CuTe DSL that change what it compiles.
+#
+# Contract
+#     A manifest of exported kernels says what they were made from; a variable that changes the machine code, or
+#     leaves it out, is refused by name, since the manifest could not tell. Variables that were seen to leave
+#     the machine code as it is are listed. What CuTe DSL takes for off counts as not set.
+# ============================================================================================================
+
+
+PREFIX = "CUTE_DSL_"
+"""Of CuTe DSL's variables."""
+
+
+HARMLESS = frozenset(
+    {
+        *(
+            "ARCH",
+            "CACHE_DIR",
+            "DISABLE_FILE_CACHING",
+            "DUMP_DIR",
+            "FILTER_STACKTRACE",
+            "JIT_CACHE_MAX_ELEMS",
+        ),
+        *("JIT_TIME_PROFILING", "LIBS", "LOG_LEVEL", "LOG_TO_CONSOLE", "LOG_TO_FILE", "NO_CACHE"),
+        *("PRINT_AFTER_PREPROCESSOR", "PRINT_IR", "SHOW_STACKTRACE", "WARNINGS_AS_ERRORS", "WARNINGS_IGNORE"),
+    }
+)
+"""What may be set, without the prefix: caches, logs, folders, and the architecture, which is always named."""
+
+
+OFF = frozenset({"", "0", "false", "off", "no"})
+
+
+def changing_variables() -> list[str]:
+    """The variables that are set and may change the machine code, as NAME=value."""
+    return [
+        f"{name}={value}"
+        for name, value in sorted(os.environ.items())
+        if name.startswith(PREFIX)
+        and name.removeprefix(PREFIX) not in HARMLESS
+        and value.strip().lower() not in OFF
+    ]
+
+
+def check_environment() -> None:
+    """No variable changes what is exported. Raises RuntimeError."""
+    found = changing_variables()
+    if found:
+        raise RuntimeError(
+            f"{', '.join(found)}: changes what CuTe DSL compiles, and the manifest of exported kernels could "
+            "not tell; unset it to export"
+        )
+
+
+def check_code_is_made() -> None:
+    """CuTe DSL compiles to machine code at all. Raises RuntimeError."""
+    dry = [variable for variable in changing_variables() if variable.startswith(f"{PREFIX}DRYRUN=")]
+    if dry:
+        raise RuntimeError(f"{dry[0]}: CuTe DSL makes no machine code; unset it")
 
 
 # ============================================================================================================
@@ -3599,6 +3668,7 @@ def compile_form(form: Form, arch: str, options: str = "") -> Any:
         group(*(values[field.type] for field in dataclasses.fields(group))) for group in groups(type(kernel))
     ]
     grid = (Int32(1), Int32(1), Int32(1))
+    check_code_is_made()
     with COMPILING:
         check_source()
         return cute.compile(
@@ -3608,16 +3678,37 @@ def compile_form(form: Form, arch: str, options: str = "") -> Any:
 
 def check_source() -> None:
     """The file of this module is still the one that was imported. Raises RuntimeError."""
-    if DIGEST.encode() not in Path(__file__).read_bytes():
+    try:
+        text = Path(__file__).read_bytes()
+    except OSError as error:
+        raise RuntimeError(
+            f"{__file__} cannot be read ({error.strerror}), and CuTe DSL compiles kernels from their source: "
+            "install the package as files, not as an archive, and leave them in place"
+        ) from error
+    if DIGEST.encode() not in text:
         raise RuntimeError(
             f"{__file__} was replaced after it was imported, and CuTe DSL would compile what lies there now: "
             "start the process again"
         )
 
 
+@contextlib.contextmanager
+def dump_folder() -> Iterator[str]:
+    """A temporary folder for what CuTe DSL keeps, removed in the end, by a path that its options can hold.
+
+    The options are one string that is split twice, and a temporary folder may be called anything.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            yield f"/proc/self/fd/{descriptor}"
+        finally:
+            os.close(descriptor)
+
+
 def compile_image(form: Form, arch: str) -> Image:
     """The machine code of a form."""
-    with tempfile.TemporaryDirectory() as folder:
+    with dump_folder() as folder:
         compiled = compile_form(form, arch, f"--keep-cubin --dump-dir {folder}")
         (entry,) = compiled.kernel_info
         return Image(compiled.artifacts.CUBIN, entry)
@@ -3726,7 +3817,11 @@ def _manifest(path: Path, again: str) -> dict[str, Any]:
 # ============================================================================================================
 # variants/loading/atomic.py
 #
-# Writes files in one step.
+# Writes files in one step, and folders by one writer at a time.
+#
+# Contract
+#     Whoever reads a file sees the old content or the new. Of those that `locked` a folder, in whatever thread
+#     or process, one at a time goes on; readers do not wait.
 # ============================================================================================================
 
 
@@ -3742,14 +3837,31 @@ def write_whole(path: Path, content: bytes) -> None:
         raise
 
 
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[bool]:
+    """Hold a folder alone; gives False where the file system has no locks, and then it is not held."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            alone = True
+        except OSError:
+            alone = False
+        yield alone
+    finally:
+        os.close(descriptor)
+
+
 # ============================================================================================================
 # variants/loading/export.py
 #
 # Compiles all kernels of a module ahead of time, into a folder that `prepare` loads them from.
 #
 # Contract
-#     Needs no GPU. A folder is right at every moment: cubins are named by their content, and the manifest, in
-#     which the kernels are found, is written last and in one step.
+#     Needs no GPU. A folder is right at every moment, whoever else exports into it: cubins are named by their
+#     content, and the manifest, in which the kernels are found, is written in one step when all of them are
+#     there. Cubins are removed only by who holds the folder alone, and has just written the manifest that does
+#     not list them.
 # ============================================================================================================
 
 
@@ -3760,8 +3872,10 @@ def export_kernels(
 
     folder: made if it does not exist; it may hold other modules' kernels and those for other architectures.
     Cubins of this module and architecture that are out of date are removed. arch: such as "sm_90a".
-    progress: called with each file once it is written. Raises ValueError for what is no architecture,
-    OSError, and RuntimeError where the module's file was replaced after it was imported.
+    progress: called with each file once it is written.
+
+    Raises ValueError for what is no architecture, OSError, and RuntimeError where the module's file was
+    replaced after it was imported, or an environment variable changes what CuTe DSL compiles.
     """
     require(
         isinstance(arch, str) and re.fullmatch(r"sm_\d+[af]?", arch) is not None,
@@ -3769,20 +3883,28 @@ def export_kernels(
     )
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    records, files = [], []
+    check_environment()
+    records: list[dict[str, Any]] = []
+    cubins: dict[Path, bytes] = {}
     for form in (form for variant in VARIANTS for form in variant.forms):
         image = compile_image(form, arch)
         records.append(record(form, image))
-        files.append(folder / cubin_name(form, arch, records[-1]["sha256"]))
-        write_whole(files[-1], image.cubin)
-        progress(files[-1])
+        file = folder / cubin_name(form, arch, records[-1]["sha256"])
+        cubins[file] = image.cubin
+        write_whole(file, image.cubin)
+        progress(file)
     manifest = folder / manifest_name(arch)
     text = json.dumps({**origin(arch), "kernels": records}, indent=1)
-    write_whole(manifest, f"{text}\n".encode())
-    for old in set(folder.glob(f"{NAME}.*.{arch}.*.cubin")) - set(files):
-        old.unlink(missing_ok=True)
+    with locked(folder) as alone:
+        # Another version's export may have removed what it does not list.
+        for file in (file for file in cubins if not file.exists()):
+            write_whole(file, cubins[file])
+        write_whole(manifest, f"{text}\n".encode())
+        if alone:
+            for old in set(folder.glob(f"{NAME}.*.{arch}.*.cubin")) - set(cubins):
+                old.unlink(missing_ok=True)
     progress(manifest)
-    return [*files, manifest]
+    return [*cubins, manifest]
 
 
 # ============================================================================================================
@@ -3914,6 +4036,8 @@ def bind(
         # The scratch memory is not touched: any address will do.
         tensors = (*tensors, out, out)
         addresses = (*addresses, addresses[OUT], addresses[OUT])
+    if 0 in addresses:
+        refuse_null(tensors, addresses)
     if functools.reduce(operator.or_, addresses) % 16:
         for (name, alignment), address in zip(ALIGNMENTS.items(), addresses, strict=False):
             check_address(name, address, alignment)
@@ -3937,6 +4061,16 @@ def refuse(*tensors: Any) -> None:
     for name, value in zip(ALIGNMENTS, tensors, strict=False):
         if not isinstance(value, torch.Tensor):
             raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
+
+
+def refuse_null(tensors: tuple[torch.Tensor, ...], addresses: tuple[int, ...]) -> None:
+    """Refuse elements at address 0: the tensor is a wrapper of some transform, and its memory elsewhere."""
+    for name, tensor, address in zip(ALIGNMENTS, tensors, addresses, strict=False):
+        require(
+            address != 0 or tensor.numel() == 0,
+            f"{name} must be a tensor in memory, got {list(tensor.shape)} at address 0 "
+            f"({type(tensor).__name__} on {tensor.device})",
+        )
 
 
 def refuse_scratch(layout: Layout, device: torch.device, **given: Any) -> NoReturn:
@@ -4253,7 +4387,9 @@ IMAGES: Once[Image] = Once()
 """Compiled here, by form and architecture."""
 
 
-LOADED: Once[LoadedKernel] = Once()
+# The operator of a module is registered once in a process, by the copy that is imported first; copies share
+# what they load, so it launches the kernel that any of them prepared.
+LOADED: Once[LoadedKernel] = vars(cutlass).setdefault(f"_stagewright_kernels_{DIGEST}", Once())
 """Kernels by form and device index."""
 
 
@@ -4369,10 +4505,12 @@ def _validate(
 def dispatched(tensors: tuple[Any, ...]) -> bool:
     """Whether a call has to be the dispatcher's, because somebody there records or replaces operators.
 
-    That is torch.compile, a dispatch mode such as a tracer's, or a tensor with a dispatch of its own. For
-    everyone else the dispatcher would only add its time.
+    That is torch.compile, torch.jit.trace, a transform of torch.func, a dispatch mode such as a tracer's, or
+    a tensor with a dispatch of its own. For everyone else the dispatcher would only add its time.
     """
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+        return True
+    if torch._C._functorch.peek_interpreter_stack() is not None:
         return True
     if PLAIN_TYPES.issuperset(map(type, tensors)):
         return bool(torch._C._len_torch_dispatch_stack())

@@ -15,7 +15,6 @@ import io
 import itertools
 import re
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from types import ModuleType
 from typing import Any
 
 from generator.plan import Plan
+from variants.loading.compile import dump_folder
 
 ARCHITECTURES = ("sm_90a", "sm_100a")
 """Architectures that the kernels are compiled for in tests."""
@@ -128,7 +128,7 @@ def compile_variant(
     began = time.perf_counter()
     try:
         with (
-            tempfile.TemporaryDirectory() as dump,
+            dump_folder() as dump,
             contextlib.redirect_stdout(heard),
             contextlib.redirect_stderr(heard),
         ):

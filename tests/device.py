@@ -12,7 +12,6 @@ unsigned integers that hold their bits.
 import functools
 import inspect
 import re
-import tempfile
 from dataclasses import dataclass
 
 import cuda.bindings.driver as cuda
@@ -25,6 +24,7 @@ from cutlass.cute.runtime import make_fake_stream, make_ptr
 
 import emulator
 from tests.cubin import stack_bytes
+from variants.loading.compile import dump_folder
 
 ARCHITECTURES = ("sm_90a", "sm_100a")
 """What every micro-kernel is compiled for, whatever the machine."""
@@ -119,7 +119,7 @@ def compile_kernel(kernel: MicroKernel, arch: str) -> Compiled:
     """
     kinds = _parameters(kernel)
     fakes = [pointer(16) if kind is cute.Pointer else kind(0) for kind in kinds]
-    with tempfile.TemporaryDirectory() as folder:
+    with dump_folder() as folder:
         options = f"--gpu-arch {arch} --keep-ptx --keep-cubin --dump-dir {folder}"
         function = cute.compile(kernel, *fakes, make_fake_stream(), options=options)
         ptx, cubin = function.artifacts.PTX, function.artifacts.CUBIN

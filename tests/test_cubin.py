@@ -3,7 +3,6 @@
 import contextlib
 import io
 import re
-import tempfile
 from dataclasses import dataclass
 
 import cuda.bindings.driver as cuda
@@ -17,6 +16,7 @@ from stages.ptx.barrier import cta_sync
 from stages.ptx.global_memory import load_global_i32, store_global_i32
 from tests.cubin import stack_bytes
 from tests.device import Launch, MicroKernel, compile_kernel, pointer
+from variants.loading.compile import dump_folder
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ FEW, MANY = Holding(32, 8), Holding(1024, 100)
 def test_ptxas_reports_the_same(kernel, spills, arch):
     """Spilled registers are in the stack frame, so a kernel without a frame has spilled none."""
     heard = io.StringIO()
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(heard):
+    with dump_folder() as folder, contextlib.redirect_stderr(heard):
         options = f"--gpu-arch {arch} --keep-cubin --dump-dir {folder} remarks{{ptx}}"
         cubin = cute.compile(kernel, pointer(16), make_fake_stream(), options=options).artifacts.CUBIN
     said = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores", heard.getvalue())

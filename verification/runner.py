@@ -9,7 +9,6 @@ Contract
 from __future__ import annotations
 
 import functools
-import tempfile
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import torch
 
 import emulator
+from variants.loading.compile import dump_folder
 
 ARCH = "sm_90a"
 """What the emulated kernels are compiled for."""
@@ -35,7 +35,7 @@ def entry_name(module: ModuleType) -> str:
 def kernel_ptx(module: ModuleType, variant: str, pdl: bool = False, windowed: bool = False) -> str:
     """The PTX of a variant, with line information, so that a fault names the stage."""
     compile_variant = getattr(module, f"compile_{entry_name(module)}")
-    with tempfile.TemporaryDirectory() as folder:
+    with dump_folder() as folder:
         options = f"--keep-ptx --generate-line-info --dump-dir {folder}"
         compiled = compile_variant(variant, pdl=pdl, windowed=windowed, arch=ARCH, options=options)
         return str(compiled.artifacts.PTX)

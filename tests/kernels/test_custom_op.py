@@ -168,6 +168,59 @@ def test_tracers_that_do_not_compile_record_it_too(module, device):
     assert targets.count(module.OPERATOR) == 1
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace` is deprecated:DeprecationWarning")
+def test_a_torchscript_trace_has_the_call(module, device):
+    """`torch.jit.trace` records it: the traced function computes what it was traced from."""
+    given = arguments(module, device)
+
+    def step(q):
+        return module.attn2(**{**given, "q": q})
+
+    traced = torch.jit.trace(step, given["q"], check_trace=False)
+    assert module.OPERATOR._schema.name in str(traced.graph)
+    assert torch.equal(bits(traced(given["q"])), bits(eager(module, given)))
+
+
+TRANSFORMS = {
+    "vmap": lambda step, q: torch.func.vmap(step)(q[None]),
+    "grad": lambda step, q: torch.func.grad(lambda q: step(q).float().sum())(q),
+    "vjp": lambda step, q: torch.func.vjp(step, q),
+    "functionalize": lambda step, q: torch.func.functionalize(step)(q),
+}
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_transforms_are_refused(module, device, transform):
+    """A transform gets the operator, for which it has no rule, and nothing is launched."""
+    given = arguments(module, device)
+    out = torch.full_like(given["q"], 7)
+
+    def step(q):
+        return module.attn2(**{**given, "q": q}, out=out)
+
+    with pytest.raises(RuntimeError):
+        TRANSFORMS[transform](step, given["q"])
+    assert bool((out == 7).all())
+
+
+def test_elements_at_address_0_are_refused(module):
+    """Whatever wrapped them: a tensor without memory of its own never reaches a kernel."""
+    given = arguments(module, "cpu")
+    deployment = module.deploy(given["max_seq_len"], None, given["num_splits"], given["variant"])
+    tensors = {name: given[name] for name in ARGUMENTS if isinstance(given.get(name), torch.Tensor)}
+    tensors["out"] = torch.empty_like(given["q"])
+
+    class Wrapped(torch.Tensor):
+        def data_ptr(self):
+            return 0
+
+    for name in tensors:
+        wrapped = {**tensors, name: tensors[name].as_subclass(Wrapped)}
+        order = (wrapped[name] for name in ARGUMENTS if name in wrapped)
+        with pytest.raises(ValueError, match=rf"{name} must be a tensor in memory, got .* at address 0"):
+            module.bind(deployment, *order, given["scale"], 1e-5)
+
+
 def test_fake_tensors_get_fake_results(module, device):
     """Under their mode and outside of it: shapes and types as a real call has them, and nothing runs."""
     given = arguments(module, device)
@@ -181,6 +234,21 @@ def test_fake_tensors_get_fake_results(module, device):
     for out in (inside, module.attn2(**fakes)):
         assert isinstance(out, torch._subclasses.FakeTensor)
         assert (out.shape, out.dtype, out.device) == (given["q"].shape, torch.bfloat16, given["q"].device)
+
+
+def test_copies_of_a_module_share_what_they_load(module, tmp_path):
+    """The operator is the first copy's: it launches what the second one has prepared."""
+    text = Path(module.__file__).read_text(encoding="utf-8")
+    (tmp_path / "copy.py").write_text(text, encoding="utf-8")
+    (tmp_path / "edited.py").write_text(text.replace(module.DIGEST, "e" * 64), encoding="utf-8")
+    copy, edited = load_module(tmp_path / "copy.py"), load_module(tmp_path / "edited.py")
+    key = (copy.Form("cluster", False, False), -1)
+    try:
+        prepared = copy.LOADED.get(key, object)
+        assert module.loaded_kernel(*key) is prepared
+        assert key not in edited.LOADED.values
+    finally:
+        copy.LOADED.values.pop(key, None)
 
 
 def test_the_operator_is_named_by_its_content(module, tmp_path):

@@ -141,6 +141,8 @@ def bind(
         # The scratch memory is not touched: any address will do.
         tensors = (*tensors, out, out)
         addresses = (*addresses, addresses[OUT], addresses[OUT])
+    if 0 in addresses:
+        refuse_null(tensors, addresses)
     if functools.reduce(operator.or_, addresses) % 16:
         for (name, alignment), address in zip(ALIGNMENTS.items(), addresses, strict=False):
             check_address(name, address, alignment)
@@ -164,6 +166,16 @@ def refuse(*tensors: Any) -> None:
     for name, value in zip(ALIGNMENTS, tensors, strict=False):
         if not isinstance(value, torch.Tensor):
             raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
+
+
+def refuse_null(tensors: tuple[torch.Tensor, ...], addresses: tuple[int, ...]) -> None:
+    """Refuse elements at address 0: the tensor is a wrapper of some transform, and its memory elsewhere."""
+    for name, tensor, address in zip(ALIGNMENTS, tensors, addresses, strict=False):
+        require(
+            address != 0 or tensor.numel() == 0,
+            f"{name} must be a tensor in memory, got {list(tensor.shape)} at address 0 "
+            f"({type(tensor).__name__} on {tensor.device})",
+        )
 
 
 def refuse_scratch(layout: Layout, device: torch.device, **given: Any) -> NoReturn:

@@ -78,10 +78,12 @@ def _validate(
 def dispatched(tensors: tuple[Any, ...]) -> bool:
     """Whether a call has to be the dispatcher's, because somebody there records or replaces operators.
 
-    That is torch.compile, a dispatch mode such as a tracer's, or a tensor with a dispatch of its own. For
-    everyone else the dispatcher would only add its time.
+    That is torch.compile, torch.jit.trace, a transform of torch.func, a dispatch mode such as a tracer's, or
+    a tensor with a dispatch of its own. For everyone else the dispatcher would only add its time.
     """
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+        return True
+    if torch._C._functorch.peek_interpreter_stack() is not None:
         return True
     if PLAIN_TYPES.issuperset(map(type, tensors)):
         return bool(torch._C._len_torch_dispatch_stack())

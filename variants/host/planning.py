@@ -150,6 +150,10 @@ def allocate_scratch(
     Calls that may run at the same time need scratch memory of their own; others may share it. Counters have
     to be zero before a call, and a call leaves them so. Raises ValueError.
     """
+    require(
+        device is not None or torch.cuda.is_available(),
+        "device must be given on a machine with no CUDA device, got None",
+    )
     place = as_device(device)
     deployment = deploy(max_seq_len, window, num_splits, variant)
     workspace, counters = _scratch_bytes(requests, kv_heads, deployment, place)

@@ -1,8 +1,15 @@
-"""Writes files in one step."""
+"""Writes files in one step, and folders by one writer at a time.
+
+Contract
+    Whoever reads a file sees the old content or the new. Of those that `locked` a folder, in whatever thread
+    or process, one at a time goes on; readers do not wait.
+"""
 
 import contextlib
+import fcntl
 import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -16,3 +23,18 @@ def write_whole(path: Path, content: bytes) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
         raise
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[bool]:
+    """Hold a folder alone; gives False where the file system has no locks, and then it is not held."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            alone = True
+        except OSError:
+            alone = False
+        yield alone
+    finally:
+        os.close(descriptor)

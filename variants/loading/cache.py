@@ -10,9 +10,10 @@ import threading
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+import cutlass
 import torch
 
-from variants.identity import variant_named
+from variants.identity import DIGEST, variant_named
 from variants.loading.artefact import read
 from variants.loading.compile import Image, compile_image
 from variants.loading.launch import LoadedKernel
@@ -43,7 +44,9 @@ class Once(Generic[Value]):
 IMAGES: Once[Image] = Once()
 """Compiled here, by form and architecture."""
 
-LOADED: Once[LoadedKernel] = Once()
+# The operator of a module is registered once in a process, by the copy that is imported first; copies share
+# what they load, so it launches the kernel that any of them prepared.
+LOADED: Once[LoadedKernel] = vars(cutlass).setdefault(f"_stagewright_kernels_{DIGEST}", Once())
 """Kernels by form and device index."""
 
 

@@ -6,9 +6,12 @@ Contract
     are imported: what has been replaced in the meantime is refused.
 """
 
+import contextlib
 import dataclasses
+import os
 import tempfile
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ from cutlass.cute.runtime import make_fake_stream
 
 from variants.identity import DIGEST, variant_named
 from variants.kernels.arguments import groups
+from variants.loading.environment import check_code_is_made
 from variants.refusal import require
 from variants.variant import Form
 
@@ -47,6 +51,7 @@ def compile_form(form: Form, arch: str, options: str = "") -> Any:
         group(*(values[field.type] for field in dataclasses.fields(group))) for group in groups(type(kernel))
     ]
     grid = (Int32(1), Int32(1), Int32(1))
+    check_code_is_made()
     with COMPILING:
         check_source()
         return cute.compile(
@@ -56,16 +61,37 @@ def compile_form(form: Form, arch: str, options: str = "") -> Any:
 
 def check_source() -> None:
     """The file of this module is still the one that was imported. Raises RuntimeError."""
-    if DIGEST.encode() not in Path(__file__).read_bytes():
+    try:
+        text = Path(__file__).read_bytes()
+    except OSError as error:
+        raise RuntimeError(
+            f"{__file__} cannot be read ({error.strerror}), and CuTe DSL compiles kernels from their source: "
+            "install the package as files, not as an archive, and leave them in place"
+        ) from error
+    if DIGEST.encode() not in text:
         raise RuntimeError(
             f"{__file__} was replaced after it was imported, and CuTe DSL would compile what lies there now: "
             "start the process again"
         )
 
 
+@contextlib.contextmanager
+def dump_folder() -> Iterator[str]:
+    """A temporary folder for what CuTe DSL keeps, removed in the end, by a path that its options can hold.
+
+    The options are one string that is split twice, and a temporary folder may be called anything.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            yield f"/proc/self/fd/{descriptor}"
+        finally:
+            os.close(descriptor)
+
+
 def compile_image(form: Form, arch: str) -> Image:
     """The machine code of a form."""
-    with tempfile.TemporaryDirectory() as folder:
+    with dump_folder() as folder:
         compiled = compile_form(form, arch, f"--keep-cubin --dump-dir {folder}")
         (entry,) = compiled.kernel_info
         return Image(compiled.artifacts.CUBIN, entry)
