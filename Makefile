@@ -17,7 +17,7 @@ kernels: $(READY)
 	$(BIN)/python -m generator compile
 
 test: $(READY)
-	$(BIN)/python -m pytest -q -n auto tests
+	$(BIN)/python -m pytest -q -n auto
 
 lint: $(READY)
 	$(BIN)/black --quiet --check --diff .

@@ -15,7 +15,7 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from generator.catalog import Catalog, StageEntry
+from generator.catalog import Catalog, StageEntry, source_path
 from generator.spec import NAME_PATTERN, ModuleSpec, ProblemSpec, ServesSpec, VariantSpec
 from stages.slots import Slot
 from variants.skeletons import Skeleton
@@ -129,7 +129,8 @@ def _yaml(value: Any) -> str:
 
 def _skeleton(skeleton: Skeleton) -> Iterable[str]:
     yield f"### Skeleton `{skeleton.name}`"
-    yield f"{_sentence(skeleton.summary)} File: `{_file(skeleton.kernel)}`."
+    summary = skeleton.summary[0].upper() + skeleton.summary[1:]
+    yield f"{summary}. File: `{source_path(skeleton.kernel.__module__)}`."
     window = "`true` or `false`" if skeleton.windows else "`false` only"
     bound = "must be given" if skeleton.bounded else "may be left out"
     facts = [f"`serves`: `max_seq_len` {bound}; `window` may be {window}."]
@@ -174,10 +175,6 @@ def _slot(slot: Slot, stages: Sequence[StageEntry], skeletons: Mapping[str, Skel
         )
 
 
-def _file(thing: type[Any]) -> str:
-    return thing.__module__.replace(".", "/") + ".py"
-
-
 def _needs(requires: Mapping[str, tuple[Any, ...]]) -> str:
     return ", ".join(f"`{name}` {' or '.join(map(str, values))}" for name, values in requires.items())
 
@@ -187,10 +184,6 @@ def _numbers(values: Sequence[int]) -> str:
     if len(values) > 2 and list(values) == list(range(values[0], values[-1] + 1)):
         return f"{values[0]:,} to {values[-1]:,}"
     return ", ".join(f"{value:,}" for value in values)
-
-
-def _sentence(words: str) -> str:
-    return words[0].upper() + words[1:].rstrip(".") + "."
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
