@@ -9,8 +9,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+OLD_DSL_VERSION := 4.8.0
+OLD_DSL := $(VENV)-dsl-$(OLD_DSL_VERSION)
 
-.PHONY: kernels test lint format clean
+.PHONY: kernels test test-dsl lint format clean
 
 kernels: $(READY)
 	$(BIN)/python -m generator generate
@@ -18,6 +20,10 @@ kernels: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest -q -n auto
+
+# The generated modules are the same kernels under the oldest CuTe DSL that pyproject.toml allows.
+test-dsl: $(READY) $(OLD_DSL)/.ready
+	$(BIN)/python -m tests.dsl_versions --other $(OLD_DSL)/bin/python
 
 lint: $(READY)
 	$(BIN)/black --quiet --check --diff .
@@ -31,10 +37,19 @@ format: $(READY)
 	$(BIN)/black --quiet .
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(OLD_DSL)
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --constraint constraints.txt pip
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --group dev
+	touch $@
+
+# Everything but CuTe DSL is that of $(VENV), whose packages are found behind this environment's own.
+$(OLD_DSL)/.ready: $(READY) Makefile
+	test -x $(OLD_DSL)/bin/python || $(BIN)/python -m venv $(OLD_DSL)
+	$(OLD_DSL)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+		$(foreach part,dsl dsl-libs-base dsl-libs-core dsl-libs-cu12,nvidia-cutlass-$(part)==$(OLD_DSL_VERSION))
+	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
+		> "$$($(OLD_DSL)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/workshop.pth"
 	touch $@

@@ -15,7 +15,7 @@ workspace, epilogue norm_gate.
 Generated from spec.yaml; do not edit. Change the spec, or the file named above a section, then run
 `python -m generator generate`.
 
-sha256 of the plan, sources, template and formatter: 9040e883fd32cb230cba24bef71f0f1fbf2516ef246fb7696a714792ea0c4f20
+sha256 of the plan, sources, template and formatter: 42c4ec19be9d5270647f5a40ac52502f1aedc88c06db217297c6ad43e5ba8556
 """
 
 import contextlib
@@ -43,7 +43,7 @@ import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
 import torch
-from cutlass import Float32, Int32, Int64
+from cutlass import Boolean, Float32, Int32, Int64
 from cutlass._mlir.dialects import arith, llvm
 from cutlass.cute.runtime import make_fake_stream
 from cutlass.cutlass_dsl import T, dsl_user_op
@@ -67,7 +67,7 @@ __all__ = [
 NAME = "attn2"
 """In the spec; the name of the entry point."""
 
-DIGEST = "9040e883fd32cb230cba24bef71f0f1fbf2516ef246fb7696a714792ea0c4f20"
+DIGEST = "42c4ec19be9d5270647f5a40ac52502f1aedc88c06db217297c6ad43e5ba8556"
 """Of what this module was made from: what is compiled from it is known by this."""
 
 
@@ -179,6 +179,35 @@ class RowState:
 # ============================================================================================================
 
 
+def operand(kind, value):
+    """A value as an operand of this type; a Python number is one too. Raises TypeError while tracing.
+
+    CuTe DSL's own constructors convert instead: an address given for a number would become
+    `cvt.rn.f32.s64`, and a kernel that computes with it would compile.
+    """
+    if isinstance(value, kind):
+        return value
+    numbers = (int, float) if kind is Float32 else (int,)
+    if isinstance(value, numbers) and not isinstance(value, bool):
+        return kind(value)
+    raise TypeError(f"an operand must be {kind.__name__} or a Python number, got {type(value).__name__}")
+
+
+def f32(value) -> Float32:
+    """A value as an FP32 operand: see `operand`."""
+    return operand(Float32, value)
+
+
+def i32(value) -> Int32:
+    """A value as a 32-bit operand: see `operand`."""
+    return operand(Int32, value)
+
+
+def i64(value) -> Int64:
+    """A value as a 64-bit operand: see `operand`."""
+    return operand(Int64, value)
+
+
 def inline_ptx(result, operands, text, constraints, *, ordered=False, collective=False, loc, ip):
     """One inline PTX instruction.
 
@@ -229,7 +258,7 @@ def load_x4(space, kind, address, loc, ip):
 
 def f32_instruction(text, constraints, operands, loc, ip):
     """An instruction whose operands and result are FP32."""
-    values = [Float32(x) for x in operands]
+    values = [f32(x) for x in operands]
     return Float32(inline_ptx(T.f32(), values, text, constraints, loc=loc, ip=ip))
 
 
@@ -285,13 +314,13 @@ def rsqrt(a: Float32, *, loc=None, ip=None) -> Float32:
 def select(condition, a, b, *, loc=None, ip=None):
     """a where the condition holds, else b: both have been computed, nothing is added or multiplied.
 
-    a and b have one type, `Float32` or `Int32`, which is the result's.
+    a and b have one type, `Float32` or `Int32`, which is the result's; one of them may be a Python number.
     """
-    kind = Int32 if isinstance(a, Int32) else Float32
+    kind = Int32 if isinstance(a, Int32) or isinstance(b, Int32) else Float32
     chosen = arith.select(
-        condition.ir_value(loc=loc, ip=ip),
-        kind(a).ir_value(loc=loc, ip=ip),
-        kind(b).ir_value(loc=loc, ip=ip),
+        operand(Boolean, condition).ir_value(loc=loc, ip=ip),
+        operand(kind, a).ir_value(loc=loc, ip=ip),
+        operand(kind, b).ir_value(loc=loc, ip=ip),
         loc=loc,
         ip=ip,
     )
@@ -301,7 +330,7 @@ def select(condition, a, b, *, loc=None, ip=None):
 @dsl_user_op
 def divide_u32(a: Int32, b: Int32, *, loc=None, ip=None) -> Int32:
     """a // b, both unsigned. It takes long, and stays where it is written: put it where others wait."""
-    operands = (Int32(a), Int32(b))
+    operands = (i32(a), i32(b))
     return Int32(
         inline_ptx(T.i32(), operands, "div.u32 $0, $1, $2;", "=r,r,r", collective=True, loc=loc, ip=ip)
     )
@@ -310,7 +339,7 @@ def divide_u32(a: Int32, b: Int32, *, loc=None, ip=None) -> Int32:
 @dsl_user_op
 def multiply_high_u32(a: Int32, b: Int32, *, loc=None, ip=None) -> Int32:
     """a * b // 2**32, both unsigned."""
-    operands = (Int32(a), Int32(b))
+    operands = (i32(a), i32(b))
     return Int32(inline_ptx(T.i32(), operands, "mul.hi.u32 $0, $1, $2;", "=r,r,r", loc=loc, ip=ip))
 
 
@@ -332,32 +361,32 @@ def multiply_high_u32(a: Int32, b: Int32, *, loc=None, ip=None) -> Int32:
 def load_global_i32(address: Int64, *, loc=None, ip=None) -> Int32:
     """One 32-bit integer from global memory. Alignment: 4 bytes."""
     text = "ld.global.b32 $0, [$1];"
-    return Int32(inline_ptx(T.i32(), (Int64(address),), text, "=r,l", ordered=True, loc=loc, ip=ip))
+    return Int32(inline_ptx(T.i32(), (i64(address),), text, "=r,l", ordered=True, loc=loc, ip=ip))
 
 
 @dsl_user_op
 def load_global_x4(address: Int64, *, loc=None, ip=None):
     """Four 32-bit words from global memory. Alignment: 16 bytes."""
-    return load_x4("global", Int32, Int64(address), loc, ip)
+    return load_x4("global", Int32, i64(address), loc, ip)
 
 
 @dsl_user_op
 def stream_global_x4(address: Int64, *, loc=None, ip=None):
     """`load_global_x4` for data that this SM reads once: it is not kept in the L1 cache."""
-    return load_x4("global.L1::no_allocate", Int32, Int64(address), loc, ip)
+    return load_x4("global.L1::no_allocate", Int32, i64(address), loc, ip)
 
 
 @dsl_user_op
 def store_global_i32(address: Int64, value: Int32, *, loc=None, ip=None) -> None:
     """One 32-bit word to global memory. Alignment: 4 bytes."""
-    operands = (Int64(address), Int32(value))
+    operands = (i64(address), i32(value))
     inline_ptx(None, operands, "st.global.b32 [$0], $1;", "l,r", ordered=True, loc=loc, ip=ip)
 
 
 @dsl_user_op
 def store_global_f32x2(address: Int64, values, *, loc=None, ip=None) -> None:
     """Two FP32 values to global memory. Alignment: 8 bytes."""
-    operands = [Int64(address), *(Float32(v) for v in values)]
+    operands = [i64(address), *(f32(v) for v in values)]
     inline_ptx(None, operands, "st.global.v2.b32 [$0], {$1, $2};", "l,f,f", ordered=True, loc=loc, ip=ip)
 
 
@@ -370,7 +399,7 @@ def load_device_f32x2(address: Int64, *, loc=None, ip=None):
     types = [T.f32()] * 2
     struct = llvm.StructType.get_literal(types)
     text = "ld.relaxed.gpu.global.v2.b32 {$0, $1}, [$2];"
-    result = inline_ptx(struct, (Int64(address),), text, "=f,=f,l", ordered=True, loc=loc, ip=ip)
+    result = inline_ptx(struct, (i64(address),), text, "=f,=f,l", ordered=True, loc=loc, ip=ip)
     return struct_fields(Float32, result, types, loc, ip)
 
 
@@ -378,7 +407,7 @@ def load_device_f32x2(address: Int64, *, loc=None, ip=None):
 def count_arrival(address: Int64, *, loc=None, ip=None) -> Int32:
     """Add 1 to a device-wide counter and return what it was; releases and acquires at device scope."""
     text = "atom.acq_rel.gpu.global.add.u32 $0, [$1], 1;"
-    return Int32(inline_ptx(T.i32(), (Int64(address),), text, "=r,l", ordered=True, loc=loc, ip=ip))
+    return Int32(inline_ptx(T.i32(), (i64(address),), text, "=r,l", ordered=True, loc=loc, ip=ip))
 
 
 # ============================================================================================================
@@ -396,7 +425,7 @@ def count_arrival(address: Int64, *, loc=None, ip=None) -> Int32:
 @dsl_user_op
 def element_address(base: Int64, index: Int32, stride: Int32, *, loc=None, ip=None) -> Int64:
     """base + index * stride, in one instruction: index and stride are unsigned, the product has 64 bits."""
-    operands = (Int32(index), Int32(stride), Int64(base))
+    operands = (i32(index), i32(stride), i64(base))
     return Int64(inline_ptx(T.i64(), operands, "mad.wide.u32 $0, $1, $2, $3;", "=l,r,r,l", loc=loc, ip=ip))
 
 
@@ -601,7 +630,7 @@ def mma_bf16(a, b, c, *, loc=None, ip=None):
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
         "{$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};"
     )
-    operands = [*(Int32(x) for x in (*a, *b)), *(Float32(x) for x in c)]
+    operands = [*(i32(x) for x in (*a, *b)), *(f32(x) for x in c)]
     constraints = "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f"
     struct = llvm.StructType.get_literal(types)
     result = inline_ptx(struct, operands, text, constraints, collective=True, loc=loc, ip=ip)
@@ -615,7 +644,7 @@ def movmatrix(pair: Int32, *, loc=None, ip=None) -> Int32:
     Lane 4 g + t gives row g, columns 2t and 2t+1; it receives rows 2t and 2t+1 of column g.
     """
     text = "movmatrix.sync.aligned.m8n8.trans.b16 $0, $1;"
-    return Int32(inline_ptx(T.i32(), (Int32(pair),), text, "=r,r", collective=True, loc=loc, ip=ip))
+    return Int32(inline_ptx(T.i32(), (i32(pair),), text, "=r,r", collective=True, loc=loc, ip=ip))
 
 
 @dsl_user_op
@@ -628,7 +657,7 @@ def load_matrices_transposed(row: Int32, *, loc=None, ip=None):
     types = [T.i32()] * 4
     struct = llvm.StructType.get_literal(types)
     text = "ldmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16 {$0, $1, $2, $3}, [$4];"
-    result = inline_ptx(struct, (Int32(row),), text, "=r,=r,=r,=r,r", ordered=True, loc=loc, ip=ip)
+    result = inline_ptx(struct, (i32(row),), text, "=r,=r,=r,=r,r", ordered=True, loc=loc, ip=ip)
     return struct_fields(Int32, result, types, loc, ip)
 
 
@@ -866,7 +895,7 @@ def lane_units(state: RowState, half: int, row: Int32, head_dim: int) -> RowUnit
 @dsl_user_op
 def pack_bf16(low: Float32, high: Float32, *, loc=None, ip=None) -> Int32:
     """Round two FP32 values to BF16 (nearest even) and pack them, `low` in bits 0:16."""
-    operands = (Float32(high), Float32(low))
+    operands = (f32(high), f32(low))
     text = "cvt.rn.bf16x2.f32 $0, $1, $2;"
     return Int32(inline_ptx(T.i32(), operands, text, "=r,f,f", loc=loc, ip=ip))
 
@@ -874,6 +903,7 @@ def pack_bf16(low: Float32, high: Float32, *, loc=None, ip=None) -> Int32:
 @dsl_user_op
 def unpack_bf16(pair: Int32, *, loc=None, ip=None) -> tuple[Float32, Float32]:
     """The two BF16 values of a pair, widened exactly to FP32: (bits 0:16, bits 16:32)."""
+    pair = i32(pair)
     low = (pair << Int32(16)).bitcast(Float32, loc=loc, ip=ip)
     high = (pair & Int32(-65536)).bitcast(Float32, loc=loc, ip=ip)
     return low, high
@@ -895,13 +925,13 @@ def unpack_bf16(pair: Int32, *, loc=None, ip=None) -> tuple[Float32, Float32]:
 def shuffle_xor(value: Float32, lanes: int, *, loc=None, ip=None) -> Float32:
     """The value of the lane whose index differs by the bits of `lanes` (a compile-time integer)."""
     text = f"shfl.sync.bfly.b32 $0, $1, {lanes}, 31, -1;"
-    return Float32(inline_ptx(T.f32(), (Float32(value),), text, "=f,f", collective=True, loc=loc, ip=ip))
+    return Float32(inline_ptx(T.f32(), (f32(value),), text, "=f,f", collective=True, loc=loc, ip=ip))
 
 
 @dsl_user_op
 def shuffle_index(value: Int32, lane: Int32, *, loc=None, ip=None) -> Int32:
     """The value of lane `lane` % 32 of the warp."""
-    operands = (Int32(value), Int32(lane))
+    operands = (i32(value), i32(lane))
     text = "shfl.sync.idx.b32 $0, $1, $2, 31, -1;"
     return Int32(inline_ptx(T.i32(), operands, text, "=r,r,r", collective=True, loc=loc, ip=ip))
 
@@ -1177,7 +1207,7 @@ def griddep_launch_dependents(*, loc=None, ip=None) -> None:
 @dsl_user_op
 def load_shared_f32x4(address: Int32, *, loc=None, ip=None):
     """Four FP32 values from this CTA's shared memory. Alignment: 16 bytes."""
-    return load_x4("shared::cta", Float32, Int32(address), loc, ip)
+    return load_x4("shared::cta", Float32, i32(address), loc, ip)
 
 
 @dsl_user_op
@@ -1186,20 +1216,20 @@ def load_shared_f32x2(address: Int32, *, loc=None, ip=None):
     types = [T.f32()] * 2
     struct = llvm.StructType.get_literal(types)
     text = "ld.shared::cta.v2.b32 {$0, $1}, [$2];"
-    result = inline_ptx(struct, (Int32(address),), text, "=f,=f,r", ordered=True, loc=loc, ip=ip)
+    result = inline_ptx(struct, (i32(address),), text, "=f,=f,r", ordered=True, loc=loc, ip=ip)
     return struct_fields(Float32, result, types, loc, ip)
 
 
 @dsl_user_op
 def load_shared_x4(address: Int32, *, loc=None, ip=None):
     """Four 32-bit words from this CTA's shared memory. Alignment: 16 bytes."""
-    return load_x4("shared::cta", Int32, Int32(address), loc, ip)
+    return load_x4("shared::cta", Int32, i32(address), loc, ip)
 
 
 @dsl_user_op
 def store_shared_f32x4(address: Int32, values, *, loc=None, ip=None) -> None:
     """Four FP32 values to this CTA's shared memory. Alignment: 16 bytes."""
-    operands = [Int32(address), *(Float32(v) for v in values)]
+    operands = [i32(address), *(f32(v) for v in values)]
     text = "st.shared::cta.v4.b32 [$0], {$1, $2, $3, $4};"
     inline_ptx(None, operands, text, "r,f,f,f,f", ordered=True, loc=loc, ip=ip)
 
@@ -1207,7 +1237,7 @@ def store_shared_f32x4(address: Int32, values, *, loc=None, ip=None) -> None:
 @dsl_user_op
 def store_shared_f32x2(address: Int32, values, *, loc=None, ip=None) -> None:
     """Two FP32 values to this CTA's shared memory. Alignment: 8 bytes."""
-    operands = [Int32(address), *(Float32(v) for v in values)]
+    operands = [i32(address), *(f32(v) for v in values)]
     text = "st.shared::cta.v2.b32 [$0], {$1, $2};"
     inline_ptx(None, operands, text, "r,f,f", ordered=True, loc=loc, ip=ip)
 
@@ -1295,7 +1325,7 @@ class SharedWarpMerge:
 @dsl_user_op
 def map_to_rank(address: Int32, rank: Int32, *, loc=None, ip=None) -> Int32:
     """The `shared::cluster` address at which CTA `rank` of this cluster holds `address`."""
-    operands = (Int32(address), Int32(rank))
+    operands = (i32(address), i32(rank))
     text = "mapa.shared::cluster.u32 $0, $1, $2;"
     return Int32(inline_ptx(T.i32(), operands, text, "=r,r,r", loc=loc, ip=ip))
 
@@ -1306,7 +1336,7 @@ def store_async_f32x4(remote: Int32, values, barrier: Int32, *, loc=None, ip=Non
 
     remote, barrier: `shared::cluster` addresses (`map_to_rank`) in the same CTA. Alignment: 16 bytes.
     """
-    operands = [Int32(remote), Int32(barrier), *(Float32(v) for v in values)]
+    operands = [i32(remote), i32(barrier), *(f32(v) for v in values)]
     text = "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [$0], {$2, $3, $4, $5}, [$1];"
     inline_ptx(None, operands, text, "r,r,f,f,f,f", ordered=True, loc=loc, ip=ip)
 
@@ -1314,7 +1344,7 @@ def store_async_f32x4(remote: Int32, values, barrier: Int32, *, loc=None, ip=Non
 @dsl_user_op
 def store_async_f32x2(remote: Int32, values, barrier: Int32, *, loc=None, ip=None) -> None:
     """Send two FP32 values; 8 transaction bytes. Otherwise as `store_async_f32x4`."""
-    operands = [Int32(remote), Int32(barrier), *(Float32(v) for v in values)]
+    operands = [i32(remote), i32(barrier), *(f32(v) for v in values)]
     text = "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [$0], {$2, $3}, [$1];"
     inline_ptx(None, operands, text, "r,r,f,f", ordered=True, loc=loc, ip=ip)
 
@@ -1337,7 +1367,7 @@ def store_async_f32x2(remote: Int32, values, barrier: Int32, *, loc=None, ip=Non
 def mbarrier_init(barrier: Int32, arrivals: int, *, loc=None, ip=None) -> None:
     """Start an mbarrier that expects `arrivals` arrivals a phase. One thread; then a fence."""
     text = f"mbarrier.init.shared::cta.b64 [$0], {arrivals};"
-    inline_ptx(None, (Int32(barrier),), text, "r", ordered=True, loc=loc, ip=ip)
+    inline_ptx(None, (i32(barrier),), text, "r", ordered=True, loc=loc, ip=ip)
 
 
 @dsl_user_op
@@ -1351,9 +1381,9 @@ def mbarrier_arrive_expect(barrier: Int32, transaction_bytes: Int32 | int, *, lo
     """Arrive once and expect `transaction_bytes` more bytes in this phase."""
     opcode = "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0]"
     if isinstance(transaction_bytes, int):
-        text, operands = f"{opcode}, {transaction_bytes};", (Int32(barrier),)
+        text, operands = f"{opcode}, {transaction_bytes};", (i32(barrier),)
     else:
-        text, operands = f"{opcode}, $1;", (Int32(barrier), Int32(transaction_bytes))
+        text, operands = f"{opcode}, $1;", (i32(barrier), i32(transaction_bytes))
     inline_ptx(None, operands, text, ",".join("r" * len(operands)), ordered=True, loc=loc, ip=ip)
 
 
@@ -1366,7 +1396,7 @@ def mbarrier_wait_cluster(barrier: Int32, parity: int, *, loc=None, ip=None) -> 
         "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [$0], " + str(parity) + "; "
         "@!done bra WAIT_${:uid}; }"
     )
-    inline_ptx(None, (Int32(barrier),), text, "r", ordered=True, loc=loc, ip=ip)
+    inline_ptx(None, (i32(barrier),), text, "r", ordered=True, loc=loc, ip=ip)
 
 
 # ============================================================================================================
@@ -1966,7 +1996,7 @@ def copy_async_16(shared: Int32, source: Int64, size: Int32, further: int = 0, *
     Of the source only the first `size` bytes are read, 0 for none; the rest is filled with zeros. further:
     bytes to add to the source's address.
     """
-    operands = (Int32(shared), Int64(source), Int32(size))
+    operands = (i32(shared), i64(source), i32(size))
     text = f"cp.async.cg.shared.global [$0], [$1+{further}], 16, $2;"
     inline_ptx(None, operands, text, "r,l,r", ordered=True, loc=loc, ip=ip)
 

@@ -8,16 +8,16 @@ Contract
 Source: PTX ISA 8.8, floating-point instructions, integer arithmetic instructions.
 """
 
-from cutlass import Float32, Int32
+from cutlass import Boolean, Float32, Int32
 from cutlass._mlir.dialects import arith
 from cutlass.cutlass_dsl import T, dsl_user_op
 
-from stages.ptx.inline import inline_ptx
+from stages.ptx.inline import f32, i32, inline_ptx, operand
 
 
 def f32_instruction(text, constraints, operands, loc, ip):
     """An instruction whose operands and result are FP32."""
-    values = [Float32(x) for x in operands]
+    values = [f32(x) for x in operands]
     return Float32(inline_ptx(T.f32(), values, text, constraints, loc=loc, ip=ip))
 
 
@@ -73,13 +73,13 @@ def rsqrt(a: Float32, *, loc=None, ip=None) -> Float32:
 def select(condition, a, b, *, loc=None, ip=None):
     """a where the condition holds, else b: both have been computed, nothing is added or multiplied.
 
-    a and b have one type, `Float32` or `Int32`, which is the result's.
+    a and b have one type, `Float32` or `Int32`, which is the result's; one of them may be a Python number.
     """
-    kind = Int32 if isinstance(a, Int32) else Float32
+    kind = Int32 if isinstance(a, Int32) or isinstance(b, Int32) else Float32
     chosen = arith.select(
-        condition.ir_value(loc=loc, ip=ip),
-        kind(a).ir_value(loc=loc, ip=ip),
-        kind(b).ir_value(loc=loc, ip=ip),
+        operand(Boolean, condition).ir_value(loc=loc, ip=ip),
+        operand(kind, a).ir_value(loc=loc, ip=ip),
+        operand(kind, b).ir_value(loc=loc, ip=ip),
         loc=loc,
         ip=ip,
     )
@@ -89,7 +89,7 @@ def select(condition, a, b, *, loc=None, ip=None):
 @dsl_user_op
 def divide_u32(a: Int32, b: Int32, *, loc=None, ip=None) -> Int32:
     """a // b, both unsigned. It takes long, and stays where it is written: put it where others wait."""
-    operands = (Int32(a), Int32(b))
+    operands = (i32(a), i32(b))
     return Int32(
         inline_ptx(T.i32(), operands, "div.u32 $0, $1, $2;", "=r,r,r", collective=True, loc=loc, ip=ip)
     )
@@ -98,5 +98,5 @@ def divide_u32(a: Int32, b: Int32, *, loc=None, ip=None) -> Int32:
 @dsl_user_op
 def multiply_high_u32(a: Int32, b: Int32, *, loc=None, ip=None) -> Int32:
     """a * b // 2**32, both unsigned."""
-    operands = (Int32(a), Int32(b))
+    operands = (i32(a), i32(b))
     return Int32(inline_ptx(T.i32(), operands, "mul.hi.u32 $0, $1, $2;", "=r,r,r", loc=loc, ip=ip))

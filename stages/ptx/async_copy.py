@@ -12,7 +12,7 @@ Source: PTX ISA 8.8, cp.async, cp.async.bulk.
 from cutlass import Int32, Int64
 from cutlass.cutlass_dsl import dsl_user_op
 
-from stages.ptx.inline import inline_ptx
+from stages.ptx.inline import i32, i64, inline_ptx
 
 
 @dsl_user_op
@@ -22,7 +22,7 @@ def copy_async_16(shared: Int32, source: Int64, size: Int32, further: int = 0, *
     Of the source only the first `size` bytes are read, 0 for none; the rest is filled with zeros. further:
     bytes to add to the source's address.
     """
-    operands = (Int32(shared), Int64(source), Int32(size))
+    operands = (i32(shared), i64(source), i32(size))
     text = f"cp.async.cg.shared.global [$0], [$1+{further}], 16, $2;"
     inline_ptx(None, operands, text, "r,l,r", ordered=True, loc=loc, ip=ip)
 
@@ -45,6 +45,6 @@ def copy_bulk(shared: Int32, source: Int64, size: int, barrier: Int32, *, loc=No
 
     Alignment and size: 16 bytes.
     """
-    operands = (Int32(shared), Int64(source), Int32(barrier))
+    operands = (i32(shared), i64(source), i32(barrier))
     text = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes " f"[$0], [$1], {size}, [$2];"
     inline_ptx(None, operands, text, "r,l,r", ordered=True, loc=loc, ip=ip)

@@ -9,13 +9,13 @@ Source: PTX ISA 8.8, mad, special registers.
 from cutlass import Int32, Int64
 from cutlass.cutlass_dsl import T, dsl_user_op
 
-from stages.ptx.inline import inline_ptx
+from stages.ptx.inline import i32, i64, inline_ptx
 
 
 @dsl_user_op
 def element_address(base: Int64, index: Int32, stride: Int32, *, loc=None, ip=None) -> Int64:
     """base + index * stride, in one instruction: index and stride are unsigned, the product has 64 bits."""
-    operands = (Int32(index), Int32(stride), Int64(base))
+    operands = (i32(index), i32(stride), i64(base))
     return Int64(inline_ptx(T.i64(), operands, "mad.wide.u32 $0, $1, $2, $3;", "=l,r,r,l", loc=loc, ip=ip))
 
 

@@ -6,9 +6,38 @@ Contract
     their order among the memory operations of the thread.
 """
 
-from cutlass import Float32, Int64
+from cutlass import Float32, Int32, Int64
 from cutlass._mlir.dialects import llvm
 from cutlass.cutlass_dsl import T
+
+
+def operand(kind, value):
+    """A value as an operand of this type; a Python number is one too. Raises TypeError while tracing.
+
+    CuTe DSL's own constructors convert instead: an address given for a number would become
+    `cvt.rn.f32.s64`, and a kernel that computes with it would compile.
+    """
+    if isinstance(value, kind):
+        return value
+    numbers = (int, float) if kind is Float32 else (int,)
+    if isinstance(value, numbers) and not isinstance(value, bool):
+        return kind(value)
+    raise TypeError(f"an operand must be {kind.__name__} or a Python number, got {type(value).__name__}")
+
+
+def f32(value) -> Float32:
+    """A value as an FP32 operand: see `operand`."""
+    return operand(Float32, value)
+
+
+def i32(value) -> Int32:
+    """A value as a 32-bit operand: see `operand`."""
+    return operand(Int32, value)
+
+
+def i64(value) -> Int64:
+    """A value as a 64-bit operand: see `operand`."""
+    return operand(Int64, value)
 
 
 def inline_ptx(result, operands, text, constraints, *, ordered=False, collective=False, loc, ip):

@@ -10,7 +10,7 @@ from cutlass import Float32, Int32
 from cutlass._mlir.dialects import llvm
 from cutlass.cutlass_dsl import T, dsl_user_op
 
-from stages.ptx.inline import inline_ptx, struct_fields
+from stages.ptx.inline import f32, i32, inline_ptx, struct_fields
 
 
 @dsl_user_op
@@ -26,7 +26,7 @@ def mma_bf16(a, b, c, *, loc=None, ip=None):
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
         "{$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};"
     )
-    operands = [*(Int32(x) for x in (*a, *b)), *(Float32(x) for x in c)]
+    operands = [*(i32(x) for x in (*a, *b)), *(f32(x) for x in c)]
     constraints = "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f"
     struct = llvm.StructType.get_literal(types)
     result = inline_ptx(struct, operands, text, constraints, collective=True, loc=loc, ip=ip)
@@ -40,7 +40,7 @@ def movmatrix(pair: Int32, *, loc=None, ip=None) -> Int32:
     Lane 4 g + t gives row g, columns 2t and 2t+1; it receives rows 2t and 2t+1 of column g.
     """
     text = "movmatrix.sync.aligned.m8n8.trans.b16 $0, $1;"
-    return Int32(inline_ptx(T.i32(), (Int32(pair),), text, "=r,r", collective=True, loc=loc, ip=ip))
+    return Int32(inline_ptx(T.i32(), (i32(pair),), text, "=r,r", collective=True, loc=loc, ip=ip))
 
 
 @dsl_user_op
@@ -53,5 +53,5 @@ def load_matrices_transposed(row: Int32, *, loc=None, ip=None):
     types = [T.i32()] * 4
     struct = llvm.StructType.get_literal(types)
     text = "ldmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16 {$0, $1, $2, $3}, [$4];"
-    result = inline_ptx(struct, (Int32(row),), text, "=r,=r,=r,=r,r", ordered=True, loc=loc, ip=ip)
+    result = inline_ptx(struct, (i32(row),), text, "=r,=r,=r,=r,r", ordered=True, loc=loc, ip=ip)
     return struct_fields(Int32, result, types, loc, ip)

@@ -11,14 +11,14 @@ Source: PTX ISA 8.8, parallel synchronization and communication instructions: mb
 from cutlass import Int32
 from cutlass.cutlass_dsl import dsl_user_op
 
-from stages.ptx.inline import inline_ptx
+from stages.ptx.inline import i32, inline_ptx
 
 
 @dsl_user_op
 def mbarrier_init(barrier: Int32, arrivals: int, *, loc=None, ip=None) -> None:
     """Start an mbarrier that expects `arrivals` arrivals a phase. One thread; then a fence."""
     text = f"mbarrier.init.shared::cta.b64 [$0], {arrivals};"
-    inline_ptx(None, (Int32(barrier),), text, "r", ordered=True, loc=loc, ip=ip)
+    inline_ptx(None, (i32(barrier),), text, "r", ordered=True, loc=loc, ip=ip)
 
 
 @dsl_user_op
@@ -32,9 +32,9 @@ def mbarrier_arrive_expect(barrier: Int32, transaction_bytes: Int32 | int, *, lo
     """Arrive once and expect `transaction_bytes` more bytes in this phase."""
     opcode = "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0]"
     if isinstance(transaction_bytes, int):
-        text, operands = f"{opcode}, {transaction_bytes};", (Int32(barrier),)
+        text, operands = f"{opcode}, {transaction_bytes};", (i32(barrier),)
     else:
-        text, operands = f"{opcode}, $1;", (Int32(barrier), Int32(transaction_bytes))
+        text, operands = f"{opcode}, $1;", (i32(barrier), i32(transaction_bytes))
     inline_ptx(None, operands, text, ",".join("r" * len(operands)), ordered=True, loc=loc, ip=ip)
 
 
@@ -47,7 +47,7 @@ def mbarrier_wait(barrier: Int32, parity: Int32, *, loc=None, ip=None) -> None:
         "mbarrier.try_wait.parity.shared::cta.b64 done, [$0], $1; "
         "@!done bra WAIT_${:uid}; }"
     )
-    inline_ptx(None, (Int32(barrier), Int32(parity)), text, "r,r", ordered=True, loc=loc, ip=ip)
+    inline_ptx(None, (i32(barrier), i32(parity)), text, "r,r", ordered=True, loc=loc, ip=ip)
 
 
 @dsl_user_op
@@ -59,4 +59,4 @@ def mbarrier_wait_cluster(barrier: Int32, parity: int, *, loc=None, ip=None) -> 
         "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [$0], " + str(parity) + "; "
         "@!done bra WAIT_${:uid}; }"
     )
-    inline_ptx(None, (Int32(barrier),), text, "r", ordered=True, loc=loc, ip=ip)
+    inline_ptx(None, (i32(barrier),), text, "r", ordered=True, loc=loc, ip=ip)
