@@ -138,7 +138,8 @@ def run_bash(example: Example) -> str | None:
     """Run commands in the document's copy; returns what is wrong with their status or output."""
     source, expected = example.parsed
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    quiet = {"COLUMNS": "100", "NO_COLOR": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    # One thread: those that share a core wait for each other.
+    quiet = {"COLUMNS": "100", "NO_COLOR": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", source],
         cwd=example.namespace[STATE].copy,
