@@ -21,14 +21,13 @@ from __future__ import annotations
 
 import collections
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from emulator.interface import Access, Array, Group, Observer
-
-if TYPE_CHECKING:
-    from emulator.machine import Machine
+from emulator.arrays import Array
+from emulator.ptx.program import Block
+from emulator.wave.observing import Access, Observer, Wave
+from emulator.wave.threads import Group
 
 SECTOR = 32
 """Bytes of a sector."""
@@ -92,6 +91,15 @@ class SharedTraffic:
     extra: int = 0
 
 
+@dataclass
+class _Ran:
+    """A basic block, and how often threads and warps have run it."""
+
+    block: Block
+    threads: int = 0
+    warps: int = 0
+
+
 class Counts(Observer):
     """Counts of a launch; read them when it has ended."""
 
@@ -100,20 +108,20 @@ class Counts(Observer):
         self.conflicts: collections.Counter[str] = collections.Counter()
         """Extra wavefronts, by the access's place: "opcode, PTX line n"."""
         self.buffers: dict[str, BufferTraffic] = {}
-        self._ran: dict[int, list[Any]] = {}
+        self._ran: dict[int, _Ran] = {}
         self._window = 0
 
     # ---- what happened -----------------------------------------------------------------------------
 
-    def begin(self, machine: Machine) -> None:
+    def begin(self, machine: Wave) -> None:
         """Another wave."""
         self._window = machine.shared_window
 
-    def block(self, block: Any, group: Group) -> None:
+    def block(self, block: Block, group: Group) -> None:
         """A block runs: its instructions are added up when someone asks."""
-        entry = self._ran.setdefault(id(block), [block, 0, 0])
-        entry[1] += group.size
-        entry[2] += _warps(group.warp)
+        entry = self._ran.setdefault(id(block), _Ran(block))
+        entry.threads += group.size
+        entry.warps += _warps(group.warp)
 
     def access(self, access: Access) -> None:
         """Bytes are touched."""
@@ -169,11 +177,11 @@ class Counts(Observer):
     def by_opcode(self) -> dict[str, tuple[int, int]]:
         """For each opcode: (times a thread executed it, times a warp issued it)."""
         found: dict[str, list[int]] = {}
-        for block, threads, warps in self._ran.values():
-            for instruction in block.instructions:
+        for ran in self._ran.values():
+            for instruction in ran.block.instructions:
                 entry = found.setdefault(instruction.opcode, [0, 0])
-                entry[0] += threads
-                entry[1] += warps
+                entry[0] += ran.threads
+                entry[1] += ran.warps
         return {opcode: (threads, warps) for opcode, (threads, warps) in sorted(found.items())}
 
     def threads(self, beginning: str = "") -> int:

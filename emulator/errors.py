@@ -1,46 +1,59 @@
-"""What can be wrong with a launch or a kernel. Every error says where."""
+"""Errors of launches and kernels, with the place, thread and address of the fault."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
-if TYPE_CHECKING:
-    from emulator.instruction import Instruction
+
+@dataclass(frozen=True)
+class Place:
+    """A place in a PTX text, as far as it is known.
+
+    kernel: the entry's name. line: 1-based line in the PTX text. source: "file:line" in the source that was
+    compiled to the PTX. text: the instruction.
+    """
+
+    kernel: str = ""
+    line: int | None = None
+    source: str = ""
+    text: str = ""
 
 
 class EmulatorError(Exception):
     """A launch that cannot be run, or a fault in the kernel.
 
-    message: what is wrong. instruction: where. thread: who, in words (`Machine.describe`). address: of
-    memory, as a word. All but the message may be missing. str() holds them all, the PTX line and the stage
-    source.
+    message: what is wrong. place: where in the PTX text. thread: which one, in words (`Geometry.describe`).
+    address: of memory, in words. All but the message may be missing. str() holds them all.
     """
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        instruction: Instruction | None = None,
-        kernel: str = "",
-        line: int | None = None,
-        thread: str = "",
-        address: str = "",
-    ):
+    def __init__(self, message: str, *, place: Place | None = None, thread: str = "", address: str = ""):
         self.message = message
-        self.instruction = instruction
-        self.kernel = instruction.kernel if instruction else kernel
-        self.line = instruction.line if instruction else line
-        self.source = instruction.source if instruction else ""
+        self.place = place or Place()
         self.thread = thread
         self.address = address
         super().__init__(message)
+
+    @property
+    def kernel(self) -> str:
+        """The entry's name, or ""."""
+        return self.place.kernel
+
+    @property
+    def line(self) -> int | None:
+        """The line in the PTX text, if it is known."""
+        return self.place.line
+
+    @property
+    def source(self) -> str:
+        """The file and line of the source that was compiled to the PTX, or ""."""
+        return self.place.source
 
     def __str__(self) -> str:
         """The message, then one line for each thing that is known."""
         facts = [
             ("address", self.address),
             ("thread", self.thread),
-            ("instruction", self.instruction.text if self.instruction else ""),
+            ("instruction", self.place.text),
             ("PTX line", self.line),
             ("source", self.source),
             ("kernel", self.kernel),

@@ -2,29 +2,57 @@
 
 Contract
     Arguments are checked against the kernel's parameters, and grid, cluster and block against each other and
-    against what the kernel requires, before anything runs. Clusters run in waves, a wave at a time.
+    against what the kernel requires, before anything runs. Clusters run in waves, one wave at a time.
+
+    The text becomes a `Program`: basic blocks, each compiled once to a Python function. A `WaveMachine` runs
+    a wave of clusters. It takes the lowest basic block at which threads stand, calls the block's function
+    with the `Group` of all those threads, and sends them on to the blocks that follow. Registers exist for
+    all threads of the wave; inside a block they are local NumPy arrays of `group.size` elements, element i
+    belonging to `group.threads[i]`.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from emulator.blocks import compiled
-from emulator.checker import Checker
-from emulator.geometry import Dim, geometry
-from emulator.interface import LaunchError, Observer, Report
-from emulator.kernel import SIZES, Parameter
-from emulator.layout import SHARED_LIMIT
-from emulator.machine import Machine
-from emulator.program import Program
-from emulator.regions import Region, extent, is_array, place
+import emulator.instruction_set  # noqa: F401 - registers the operations
+from emulator.arguments import bind
+from emulator.asynchronous.engine import Asynchronous
+from emulator.checks.checker import Checker
+from emulator.errors import LaunchError, Place
+from emulator.machine.machine import WaveMachine
+from emulator.ptx.blocks import compiled
+from emulator.ptx.layout import SHARED_LIMIT
+from emulator.ptx.program import Program
+from emulator.wave.geometry import Dim, geometry
+from emulator.wave.hooks import Hooks
+from emulator.wave.observing import Observer
 
 WAVE_THREADS = 1 << 15
 """About as many threads run at once, unless the launch says how many clusters do."""
+
+
+@dataclass
+class Report:
+    """What a launch did.
+
+    kernel: entry name. threads, waves: how many. blocks: basic blocks run (each by a group of threads).
+    instructions: executed, summed over threads, all kinds together. seconds: without compiling. observers:
+    those that watched, with what they found (`counts` and `checker`).
+    """
+
+    kernel: str
+    threads: int
+    waves: int
+    blocks: int = 0
+    instructions: int = 0
+    seconds: float = 0.0
+    observers: list[Observer] = field(default_factory=list)
 
 
 def launch(
@@ -64,7 +92,8 @@ def launch(
     total = program.layout.dynamic + shared_bytes
     if shared_bytes < 0 or total > SHARED_LIMIT:
         raise LaunchError(
-            f"{total} bytes of shared memory a CTA; there are {SHARED_LIMIT}", kernel=program.name
+            f"{total} bytes of shared memory a CTA; there are {SHARED_LIMIT}",
+            place=Place(kernel=program.name),
         )
     parameters, buffers = bind(program, arguments)
     checker = [Checker(f"argument {number}" for number in unwritten)] if checks else []
@@ -79,10 +108,11 @@ def launch(
     waves = [tuple(order[first : first + size].tolist()) for first in range(0, clusters, size)]
     report = Report(program.name, clusters * threads, len(waves), observers=watching)
     began = time.perf_counter()
+    hooks = Hooks(watching)
     with np.errstate(all="ignore"):
         for wave in waves:
             where = geometry(grid_, cluster_, block_, wave)
-            machine = Machine(program, where, buffers, parameters, total, random, watching)
+            machine = WaveMachine(program, where, buffers, parameters, total, random, hooks, Asynchronous)
             machine.run()
             report.blocks += machine.blocks_run
             report.instructions += machine.instructions_run
@@ -100,7 +130,7 @@ def _dimensions(given: int | Sequence[int], name: str) -> Dim:
 
 def _check_shape(program: Program, grid: Dim, cluster: Dim, block: Dim) -> None:
     def refuse(message: str) -> None:
-        raise LaunchError(message, kernel=program.name)
+        raise LaunchError(message, place=Place(kernel=program.name))
 
     for axis, (n, c) in enumerate(zip(grid, cluster, strict=True)):
         if n % c:
@@ -117,57 +147,3 @@ def _check_shape(program: Program, grid: Dim, cluster: Dim, block: Dim) -> None:
                 refuse(f"the kernel requires .{name} {wanted}, not {given}")
     if "maxntid" in required and np.prod(block) > np.prod(required["maxntid"]):
         refuse(f"block {block} has more threads than .maxntid {required['maxntid']}")
-
-
-def bind(program: Program, arguments: Sequence[Any]) -> tuple[dict[str, Any], list[Region]]:
-    """Values of the parameters, as unsigned NumPy scalars by name, and the buffers. Raises LaunchError."""
-    parameters = program.kernel.parameters
-    if len(arguments) != len(parameters):
-        wanted = ", ".join(f".{parameter.type}" for parameter in parameters)
-        raise LaunchError(
-            f"{len(arguments)} arguments for {len(parameters)} parameters ({wanted})", kernel=program.name
-        )
-    values: dict[str, Any] = {}
-    buffers: list[Region] = []
-    same: dict[tuple[int, int], Region] = {}
-    for number, (argument, parameter) in enumerate(zip(arguments, parameters, strict=True)):
-        name = f"argument {number}"
-        try:
-            if is_array(argument):
-                value = _pointer(argument, parameter, name, buffers, same)
-            else:
-                value = _scalar(argument, parameter, name)
-        except LaunchError as error:
-            raise LaunchError(error.message, kernel=program.name) from None
-        values[parameter.name] = value
-    return values, buffers
-
-
-def _pointer(
-    argument: Any, parameter: Parameter, name: str, buffers: list[Region], same: dict[tuple[int, int], Region]
-) -> Any:
-    if SIZES[parameter.type] != 8 or parameter.type == "f64":
-        raise LaunchError(f"{name} is an array, and the parameter .{parameter.type}")
-    data, first, writable, misaligned = extent(argument, name)
-    key = (data.ctypes.data, len(data))
-    region = same.get(key)
-    if region is None:
-        region = same[key] = place(len(buffers), name, data, writable, misaligned)
-        buffers.append(region)
-    return np.uint64(region.base + first)
-
-
-def _scalar(argument: Any, parameter: Parameter, name: str) -> Any:
-    kind, size = parameter.type, SIZES[parameter.type]
-    if parameter.array_bytes:
-        raise LaunchError(f"{name}: parameters that are structures are not covered")
-    if kind in ("f32", "f64"):
-        if isinstance(argument, bool) or not isinstance(argument, int | float | np.integer | np.floating):
-            raise LaunchError(f"{name} is {argument!r}, and the parameter .{kind}: a float is expected")
-        return np.dtype(f"f{size}").type(argument).view(f"u{size}")
-    if isinstance(argument, bool) or not isinstance(argument, int | np.integer):
-        raise LaunchError(f"{name} is {argument!r}, and the parameter .{kind}: a whole number is expected")
-    bits = 8 * size
-    if not -(1 << bits - 1) <= int(argument) < 1 << bits:
-        raise LaunchError(f"{name} is {argument}, which {bits} bits cannot hold")
-    return np.dtype(f"u{size}").type(int(argument) & (1 << bits) - 1)

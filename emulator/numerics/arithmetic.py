@@ -14,8 +14,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from emulator.arrays import Array
 from emulator.numerics import environment, rounding
-from emulator.numerics.environment import MAGNITUDE, SIGN, Array, bits_of, canonical, from_bits
+from emulator.numerics.environment import MAGNITUDE, SIGN, bits_of, canonical, from_bits
 
 
 def _software(operation: str, round_to: str, ftz: bool, a: Array, b: Array) -> Array:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from emulator.arrays import Array
 from emulator.numerics import rounding as exact_rounding
-from emulator.numerics.environment import CANONICAL_NAN, MAGNITUDE, SIGN, Array, bits_of, flushed, from_bits
+from emulator.numerics.environment import CANONICAL_NAN, MAGNITUDE, SIGN, bits_of, flushed, from_bits
 
 INFINITY = np.uint32(0x7F800000)
 HALF_NAN = np.uint16(0x7FFF)

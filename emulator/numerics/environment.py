@@ -16,9 +16,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from emulator.arrays import Array
 
 CANONICAL_NAN = np.uint32(0x7FFFFFFF)
 """What the device's FP32 arithmetic gives for every NaN."""

@@ -11,8 +11,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from emulator.arrays import Array
 from emulator.numerics import arithmetic
-from emulator.numerics.environment import Array, canonical, flushed
+from emulator.numerics.environment import canonical, flushed
 from emulator.numerics.interpolation import interpolator
 
 INFINITY = 0x7F800000

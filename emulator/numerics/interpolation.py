@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from emulator.numerics.environment import Array
+from emulator.arrays import Array
 
 FRACTION = 17
 """Bits below the unit of the result in all sums."""

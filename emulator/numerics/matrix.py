@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from emulator.numerics.environment import Array
+from emulator.arrays import Array
 from emulator.numerics.summation import Operand, fused_sum
 
 _KEPT = 8

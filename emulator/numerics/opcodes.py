@@ -11,8 +11,8 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from emulator.arrays import Array
 from emulator.numerics import arithmetic, conversion, functions, pairs
-from emulator.numerics.environment import Array
 
 
 class UnknownOpcode(Exception):
@@ -21,7 +21,7 @@ class UnknownOpcode(Exception):
 
 @dataclass(frozen=True)
 class Function:
-    """run(*inputs) -> output: whole arrays of these PTX types' NumPy types (`emulator.interface.DTYPES`)."""
+    """run(*inputs) -> output: whole arrays of these PTX types' NumPy types (`ptx.types.DTYPES`)."""
 
     run: Callable[..., Array]
     inputs: tuple[str, ...]

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from emulator.arrays import Array
 from emulator.numerics import arithmetic, conversion, functions, rounding
-from emulator.numerics.environment import Array
 
 
 def _halves(operation: Callable[..., Array], *words: Array) -> Array:

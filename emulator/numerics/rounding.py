@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from emulator.numerics.environment import SIGN, Array, bits_of, from_bits
+from emulator.arrays import Array
+from emulator.numerics.environment import SIGN, bits_of, from_bits
 
 _BELOW_FP32 = np.int64((1 << 29) - 1)
 """The bits of a float64 below the last of a normal FP32 number."""

@@ -17,8 +17,9 @@ from functools import cached_property
 
 import numpy as np
 
+from emulator.arrays import Array
 from emulator.numerics import rounding
-from emulator.numerics.environment import CANONICAL_NAN, Array, bits_of, from_bits
+from emulator.numerics.environment import CANONICAL_NAN, bits_of, from_bits
 
 KEPT = 25
 """Bits that are kept below the largest exponent."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import emulator
-from emulator.interface import EmulatorError, UninitialisedRead
+from emulator.errors import EmulatorError, UninitialisedRead
 
 TYPES = {"p": "pred", "h": "b16", "r": "b32", "d": "b64"}
 """Register types by the letter that a register's name begins with."""

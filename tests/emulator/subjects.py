@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 import emulator
-from emulator.interface import EmulatorError
+from emulator.errors import EmulatorError
 from generator.compiled import load_module
 from tests.references import epilogue_of
 from verification.partition import Partition, partition_of

@@ -1,8 +1,10 @@
 """Small kernels written by hand, and how the emulator's tests run them."""
 
 import numpy as np
+import pytest
 
 import emulator
+from emulator.errors import MemoryFault
 
 HEAD = ".version 8.8\n.target sm_90a\n.address_size 64\n"
 
@@ -84,3 +86,26 @@ def apply(opcode: str, out, *inputs: np.ndarray, extra: str = "") -> np.ndarray:
     code += store(name, 0, result.dtype.itemsize) + "    ret;"
     launch(code, *arrays, threads=count)
     return result.astype(bool) if np.dtype(out) == np.bool_ else result
+
+
+def raised(kind, body: str, *arguments, **more) -> str:
+    """The text of the error of this type that a kernel raises."""
+    with pytest.raises(kind) as error:
+        launch(body, *arguments, **more)
+    return str(error.value)
+
+
+def fault(body: str, *arguments, **more) -> str:
+    """The text of the MemoryFault that a kernel raises."""
+    with pytest.raises(MemoryFault) as raised:
+        launch(body, *arguments, **more)
+    error = raised.value
+    assert error.line and error.address and error.thread and error.kernel == "k"
+    return str(error)
+
+
+def run(body: str, threads: int = 32, out: int = 1, **more) -> np.ndarray:
+    """Run a kernel that leaves something in %r9; out: words that it stores at most."""
+    result = np.zeros(threads * out, np.uint32)
+    launch(body + store("%r9") + "ret;", result, threads=threads, **more)
+    return result

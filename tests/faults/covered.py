@@ -21,7 +21,7 @@ MEMORY = {
         FAULTS + "test_memory.py::test_freed_and_padded_entries_are_page_0",
     ],
     "shared memory as the launch before left it": [
-        EMULATOR + "test_checker.py::test_shared_memory_starts_unwritten",
+        EMULATOR + "checks/test_checker.py::test_shared_memory_starts_unwritten",
         KERNELS + "test_bits.py::test_nothing_is_left_over_from_a_call_full_of_nan",
         KERNELS + "test_split_memory.py::test_nothing_is_left_over_from_a_call_full_of_nan",
     ],
@@ -129,11 +129,11 @@ MERGING = {
         KERNELS + "test_split_bits.py::test_a_loaded_device_changes_nothing",
     ],
     "clusters: barriers not yet initialised, CTAs that end too early, CTA scope, threads that stay away": [
-        EMULATOR + "test_planted_faults.py::test_a_missing_cluster_barrier",
-        EMULATOR + "test_planted_faults.py::test_a_missing_fence_behind_the_initialisation",
-        EMULATOR + "test_planted_faults.py::test_a_cta_that_ends_too_early",
-        EMULATOR + "test_planted_faults.py::test_a_wait_at_cta_scope",
-        EMULATOR + "test_planted_faults.py::test_a_barrier_that_a_warp_does_not_reach",
+        EMULATOR + "checks/test_planted_faults.py::test_a_missing_cluster_barrier",
+        EMULATOR + "checks/test_planted_faults.py::test_a_missing_fence_behind_the_initialisation",
+        EMULATOR + "checks/test_planted_faults.py::test_a_cta_that_ends_too_early",
+        EMULATOR + "checks/test_planted_faults.py::test_a_wait_at_cta_scope",
+        EMULATOR + "checks/test_planted_faults.py::test_a_barrier_that_a_warp_does_not_reach",
     ],
     "dependent launch: what a producer writes is read before the wait for it": [
         FAULTS + "test_merging.py::test_nothing_is_touched_before_the_wait",

@@ -11,7 +11,7 @@ import pytest
 from cutlass import Int32, Int64
 
 import emulator
-from emulator.interface import Race
+from emulator.errors import Race
 from stages.grid_merge.workspace import CONTRACT, FEW, MANY, WorkspaceMerge
 from stages.partial import PartialRecord
 from stages.ptx.global_memory import store_global_i32
@@ -316,4 +316,4 @@ def test_a_fault_shows(fault, seed):
     assert found == times
     with pytest.raises(Race) as caught:
         emulate(kernel, folded(m, l, o), scratch(4), ptx, seed=seed)
-    assert "ld.relaxed" in caught.value.instruction.text
+    assert "ld.relaxed" in caught.value.place.text

@@ -7,7 +7,7 @@ import pytest
 
 import emulator
 from emulator.counts import Counts
-from emulator.interface import EmulatorError
+from emulator.errors import EmulatorError
 from stages.ring.bulk_ring import BARRIER_BYTES, CONTRACT, BulkRing
 from tests import streaming
 from tests.device import ARCHITECTURES, compile_kernel

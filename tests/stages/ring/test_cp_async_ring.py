@@ -7,7 +7,7 @@ import pytest
 
 import emulator
 from emulator.counts import Counts
-from emulator.interface import Race, UnfinishedAsync, UninitialisedRead
+from emulator.errors import Race, UnfinishedAsync, UninitialisedRead
 from stages.ring.cp_async_ring import CONTRACT, CpAsyncRing
 from tests import layouts, streaming
 from tests.device import ARCHITECTURES, compile_kernel
@@ -221,7 +221,7 @@ def test_a_fault_shows(fault, seed):
     # A warp that is far ahead reads what nobody has begun to copy yet.
     with pytest.raises((Race, UnfinishedAsync, UninitialisedRead)) as caught:
         watch(kernel, 9, planted(kernel, *FAULTS[fault]), seed=seed)
-    assert re.search(r"ld\.shared|ldmatrix|cp\.async", caught.value.instruction.text)
+    assert re.search(r"ld\.shared|ldmatrix|cp\.async", caught.value.place.text)
 
 
 def test_the_lanes_of_a_row_get_their_own_chunks():

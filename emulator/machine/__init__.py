@@ -1,0 +1,1 @@
+"""Runs a wave of clusters: scheduling, memory, barriers of threads, reports of deadlocks."""

@@ -1,0 +1,1 @@
+"""What instructions do; each module registers those of one family."""

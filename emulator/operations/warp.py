@@ -1,0 +1,233 @@
+"""Instructions in which the lanes of a warp see each other: shfl, vote, elect, redux, match, activemask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from emulator.arrays import Array
+from emulator.errors import Divergence
+from emulator.ptx.instruction import Immediate, Instruction, Operand, Pair
+from emulator.ptx.operation import Operation, operation
+from emulator.wave.protocols import Machine
+from emulator.wave.threads import Group
+
+ALL = 0xFFFFFFFF
+
+
+def rows_of(group: Group) -> tuple[Array, int]:
+    """Each thread's warp, numbered 0, 1, ... within the group, and how many warps there are."""
+    warps, row = np.unique(group.warp, return_inverse=True)
+    return row, len(warps)
+
+
+def lanes_here(group: Group, row: Array, count: int) -> Array:
+    """The lanes of each warp that are in the group, as bits (int64 [warps])."""
+    here = np.zeros(count, np.int64)
+    np.bitwise_or.at(here, row, np.int64(1) << group.lane)
+    return here
+
+
+def check_members(group: Group, mask: Array, instruction: Instruction) -> None:
+    """Every thread is in its member mask, and every lane that the mask names is here.
+
+    Stricter than CUDA, which lets a mask name lanes that have ended: they may as well have passed by.
+    """
+    if group.full_warps and (mask == ALL).all():
+        return
+    members = mask.astype(np.int64)
+    row, count = rows_of(group)
+    here = lanes_here(group, row, count)[row]
+    existing = (np.int64(1) << group.geometry.warp_lanes[group.warp]) - 1
+    missing = members & existing & ~here
+    wrong = (missing != 0) | ((members >> group.lane) & 1 == 0)
+    if wrong.any():
+        element = int(np.argmax(wrong))
+        lanes = [lane for lane in range(32) if int(missing[element]) >> lane & 1]
+        why = (
+            f"lanes {lanes} of its member mask are not here"
+            if lanes
+            else "the thread is not in its member mask"
+        )
+        raise Divergence(
+            f"{instruction.parts[0]} with member mask {int(members[element]):#x}: {why}",
+            place=instruction.place,
+            thread=group.describe(element),
+        )
+
+
+def targets(operand: Operand) -> tuple[Operand, ...]:
+    """`d` or `d|p`."""
+    return (operand.first, operand.second) if isinstance(operand, Pair) else (operand,)
+
+
+@operation("shfl.sync")
+def shfl(instruction: Instruction) -> Operation:
+    """A value from another lane; a lane that is not there gives nothing that may be used, here poison."""
+    how = instruction.parts[2]
+    if how not in ("up", "down", "bfly", "idx") or instruction.type != "b32" or len(instruction.parts) != 4:
+        instruction.refuse()
+    target, source, b, c, mask = instruction.operands
+    out = targets(target)
+    plain = all(isinstance(operand, Immediate) for operand in (b, c, mask))
+    fixed: tuple[Array, Array] | None = None
+    if isinstance(b, Immediate) and isinstance(c, Immediate):
+        fixed = source_lanes(how, np.arange(32), np.int64(b.bits & 31), np.int64(c.bits))
+    everyone = plain and isinstance(mask, Immediate) and mask.bits & ALL == ALL
+
+    def run(machine: Machine, group: Group, value: Array, by: Array, clamp: Array, members: Array) -> Any:
+        machine.hooks.warp_sync(group, instruction)
+        if everyone and fixed is not None and group.full_warps:
+            found = value.reshape(-1, 32)[:, fixed[0]].ravel()
+            if len(out) == 1:
+                return found
+            return found, np.tile(fixed[1], group.size // 32)
+        check_members(group, members, instruction)
+        lane, inside = source_lanes(
+            how, group.lane, (by & np.uint32(31)).astype(np.int64), clamp.astype(np.int64)
+        )
+        row, count = rows_of(group)
+        table = np.full((count, 32), 0xFFDEFFDE, np.uint32)
+        table[row, group.lane] = value
+        found = table[row, lane]
+        return (found, inside) if len(out) == 2 else found
+
+    inputs = ((source, "b32"), (b, "u32"), (c, "u32"), (mask, "u32"))
+    outputs = ((out[0], "b32"), *((p, "pred") for p in out[1:]))
+    return Operation(run=run, inputs=inputs, outputs=outputs, converged=True)
+
+
+def source_lanes(how: str, lane: Array, b: Any, c: Any) -> tuple[Array, Array]:
+    """The lane that each lane reads from (its own where that is out of range), and whether it is in range."""
+    clamp, segment = c & 31, (c >> 8) & 31
+    highest = (lane & segment) | (clamp & ~segment & 31)
+    lowest = lane & segment
+    if how == "up":
+        wanted = lane - b
+        inside = wanted >= highest
+    elif how == "down":
+        wanted = lane + b
+        inside = wanted <= highest
+    elif how == "bfly":
+        wanted = lane ^ b
+        inside = wanted <= highest
+    else:
+        wanted = lowest | (b & ~segment & 31)
+        inside = wanted <= highest
+    return np.where(inside, wanted, lane), np.asarray(inside)
+
+
+@operation("vote.sync")
+def vote(instruction: Instruction) -> Operation:
+    """all, any, uni: one predicate for the warp; ballot: its lanes as bits."""
+    how = instruction.parts[2]
+    if how not in ("all", "any", "uni", "ballot"):
+        instruction.refuse()
+    target, source, mask = instruction.operands
+
+    def run(machine: Machine, group: Group, value: Array, members: Array) -> Array:
+        machine.hooks.warp_sync(group, instruction)
+        check_members(group, members, instruction)
+        row, count = rows_of(group)
+        yes = np.zeros(count, np.int64)
+        np.bitwise_or.at(yes, row, value.astype(np.int64) << group.lane)
+        yes = yes[row]
+        here = members.astype(np.int64) & lanes_here(group, row, count)[row]
+        yes &= here
+        if how == "ballot":
+            return yes.astype(np.uint32)
+        every, some = yes == here, yes != 0
+        found: Array = {"all": every, "any": some, "uni": every | ~some}[how]
+        return found
+
+    kind = "b32" if how == "ballot" else "pred"
+    inputs = ((source, "pred"), (mask, "u32"))
+    return Operation(run=run, inputs=inputs, outputs=((target, kind),), converged=True)
+
+
+@operation("activemask")
+def activemask(instruction: Instruction) -> Operation:
+    """The lanes that execute this together."""
+
+    def run(machine: Machine, group: Group) -> Array:
+        row, count = rows_of(group)
+        return lanes_here(group, row, count)[row].astype(np.uint32)
+
+    return Operation(run=run, outputs=((instruction.operands[0], "b32"),))
+
+
+@operation("elect.sync")
+def elect(instruction: Instruction) -> Operation:
+    """One lane of the member mask, the lowest."""
+    out = targets(instruction.operands[0])
+    mask = instruction.operands[1]
+
+    def run(machine: Machine, group: Group, members: Array) -> Any:
+        machine.hooks.warp_sync(group, instruction)
+        check_members(group, members, instruction)
+        row, count = rows_of(group)
+        here: Array = lanes_here(group, row, count)[row] & members.astype(np.int64)
+        lowest = np.bitwise_count(((here & -here) - 1).astype(np.uint64)).astype(np.uint32)
+        chosen = group.lane == lowest
+        return (lowest, chosen) if len(out) == 2 else lowest
+
+    outputs = ((out[0], "b32"), *((p, "pred") for p in out[1:]))
+    return Operation(run=run, inputs=((mask, "u32"),), outputs=outputs, converged=True)
+
+
+_REDUCTIONS: dict[str, Any] = {
+    "add": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+
+
+@operation("redux.sync")
+def redux(instruction: Instruction) -> Operation:
+    """A reduction of 32-bit integers over the lanes of the member mask."""
+    how, kind = instruction.parts[2], instruction.type
+    if how not in _REDUCTIONS or kind not in ("u32", "s32", "b32") or len(instruction.parts) != 4:
+        instruction.refuse()
+    target, source, mask = instruction.operands
+    reduce = _REDUCTIONS[how]
+
+    def run(machine: Machine, group: Group, value: Array, members: Array) -> Array:
+        machine.hooks.warp_sync(group, instruction)
+        check_members(group, members, instruction)
+        starts = np.flatnonzero(np.r_[True, np.diff(group.warp) != 0])
+        row = np.cumsum(np.r_[0, np.diff(group.warp) != 0])
+        found: Array = reduce.reduceat(value, starts, dtype=value.dtype)[row]
+        return found
+
+    inputs = ((source, kind), (mask, "u32"))
+    return Operation(run=run, inputs=inputs, outputs=((target, kind),), converged=True)
+
+
+@operation("match.any.sync", "match.all.sync")
+def match(instruction: Instruction) -> Operation:
+    """The lanes that hold the same value (any), or all lanes if all do."""
+    every, kind = instruction.parts[1] == "all", instruction.type
+    out = targets(instruction.operands[0])
+    _, source, mask = instruction.operands
+
+    def run(machine: Machine, group: Group, value: Array, members: Array) -> Any:
+        machine.hooks.warp_sync(group, instruction)
+        check_members(group, members, instruction)
+        row, count = rows_of(group)
+        same = np.zeros(group.size, np.int64)
+        for warp in range(count):
+            here = np.flatnonzero(row == warp)
+            equal = value[here][:, None] == value[here][None, :]
+            same[here] = (equal << group.lane[here][None, :]).sum(1)
+        if not every:
+            return same.astype(np.uint32)
+        holds = same == lanes_here(group, row, count)[row]
+        found = np.where(holds, same, 0).astype(np.uint32)
+        return (found, holds) if len(out) == 2 else found
+
+    outputs = ((out[0], "b32"), *((p, "pred") for p in out[1:]))
+    return Operation(run=run, inputs=((source, kind), (mask, "u32")), outputs=outputs, converged=True)

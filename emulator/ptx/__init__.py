@@ -1,0 +1,1 @@
+"""PTX text to basic blocks of compiled Python."""

@@ -1,0 +1,157 @@
+"""What orders accesses to global memory: counters, fences, scopes, waves."""
+
+import numpy as np
+import pytest
+
+import emulator
+from emulator.errors import Race, UninitialisedRead
+from tests.emulator.handwritten import fails, kernel, line_of, run
+
+SEEDS = [None, *range(20)]
+
+
+LAST = """
+    mov.u32 %r0, %ctaid.x;
+    mul.wide.u32 %d2, %r0, 128;
+    add.u64 %d3, %d0, %d2;
+    mul.wide.u32 %d4, %tid, 4;
+    add.u64 %d3, %d3, %d4;
+    add.u32 %r1, %tid, %r0;
+    st.global.b32 [%d3], %r1;
+    {before}
+    setp.ne.u32 %p0, %tid, 0;
+    @%p0 bra ARRIVED;
+    {fence}
+    {atom} %r2, [%d1], 1;
+    {behind}
+    mov.u32 %r9, memory;
+    st.shared.b32 [%r9], %r2;
+    ARRIVED:
+    {after}
+    mov.u32 %r9, memory;
+    ld.shared.b32 %r2, [%r9];
+    setp.ne.u32 %p1, %r2, {last};
+    @%p1 bra END;
+    mul.wide.u32 %d4, %tid, 4;
+    add.u64 %d5, %d0, %d4;
+    mov.b32 %r3, 0;
+    mov.b32 %r4, 0;
+    LOOP:
+    ld.global.b32 %r5, [%d5];
+    add.u32 %r3, %r3, %r5;
+    add.u64 %d5, %d5, 128;
+    add.u32 %r4, %r4, 1;
+    setp.lt.u32 %p2, %r4, 4;
+    @%p2 bra LOOP;
+    add.u64 %d5, %d5, %d4;
+    sub.u64 %d5, %d5, %d4;
+    st.global.b32 [%d5], %r3;
+    @%p0 bra END;
+    mov.b32 %r5, 0;
+    st.global.b32 [%d1], %r5;
+    END:
+"""
+"""Four CTAs leave partials in a workspace; the last to arrive adds them up and resets the counter."""
+
+
+def last_arriver(
+    before: str = "bar.sync 0;",
+    fence: str = "",
+    atom: str = "atom.acq_rel.gpu.global.add.u32",
+    behind: str = "",
+    after: str = "bar.sync 0;",
+    last: int = 3,
+) -> str:
+    """LAST with these pieces; as it is, it is right."""
+    pieces = {"before": before, "fence": fence, "atom": atom, "behind": behind, "after": after, "last": last}
+    body = LAST
+    for name, piece in pieces.items():
+        body = body.replace("{" + name + "}", str(piece))
+    return body
+
+
+def workspace() -> tuple[np.ndarray, np.ndarray]:
+    """Four partials and the result, and the counter."""
+    return np.zeros((5, 32), np.uint32), np.zeros(1, np.uint32)
+
+
+FENCE = "fence.acq_rel.gpu;"
+RELAXED = "atom.relaxed.gpu.global.add.u32"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        {},
+        {"atom": RELAXED, "fence": FENCE, "behind": FENCE},
+        {"atom": "atom.global.add.u32", "fence": "fence.sc.gpu;", "behind": "membar.gl;"},
+        {"atom": "atom.release.gpu.global.add.u32", "behind": FENCE},
+        {"atom": "atom.acquire.gpu.global.add.u32", "fence": FENCE},
+    ],
+    ids=["acq_rel", "fences", "older forms", "release", "acquire"],
+)
+def test_the_last_arriver_sees_all_partials(pieces, seed):
+    """Release, counter, acquire: in every form that the memory model has for it."""
+    space, counter = workspace()
+    run(last_arriver(**pieces), space, counter, grid=4, seed=seed)
+    assert np.array_equal(space[4], space[:4].sum(axis=0)) and space[4].any()
+    assert counter[0] == 0
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        {"atom": RELAXED},
+        {"atom": RELAXED, "fence": FENCE},
+        {"atom": RELAXED, "behind": FENCE},
+        {"atom": RELAXED, "before": FENCE + "\nbar.sync 0;", "behind": FENCE},
+        {"atom": RELAXED, "fence": "fence.acq_rel.cta;", "behind": FENCE},
+        {"atom": "atom.acq_rel.cta.global.add.u32"},
+        {"before": ""},
+        {"last": 2},
+    ],
+    ids=[
+        "no fences",
+        "no acquire",
+        "no release",
+        "fence in another thread",
+        "cta fence",
+        "cta scope",
+        "no barrier before",
+        "a CTA too early",
+    ],
+)
+def test_a_race_on_a_global_workspace(pieces):
+    """Every part of the pattern is needed, though the numbers are right without it."""
+    body = last_arriver(**pieces)
+    for seed in range(4):
+        with pytest.raises((Race, UninitialisedRead), match="race") as caught:
+            run(body, *workspace(), grid=4, seed=seed)
+        where = {line_of(kernel(body, 2), text) for text in ("st.global", "atom", "ld.global.b32 %r5")}
+        assert caught.value.line in where
+        assert "argument 0" in caught.value.address or "argument 1" in caught.value.address
+
+
+def test_ctas_that_store_to_one_place():
+    """Different CTAs, no order."""
+    body = "mov.u32 %r0, %ctaid.x;\nst.global.b32 [%d0], %r0;"
+    fails(Race, "write", body, np.zeros(1, np.uint32), at="st.global", grid=2, block=1)
+
+
+def test_waves_do_not_order():
+    """CTAs that happen to run one after the other are not ordered by it."""
+    body = "mov.u32 %r0, %ctaid.x;\nst.global.b32 [%d0], %r0;"
+    with pytest.raises(Race, match="by a CTA that ran before"):
+        run(body, np.zeros(1, np.uint32), grid=2, block=1, resident=1)
+    space, counter = workspace()
+    run(last_arriver(), space, counter, grid=4, resident=1)
+    assert np.array_equal(space[4], space[:4].sum(axis=0))
+    with pytest.raises(Race):
+        run(last_arriver(atom=RELAXED), *workspace(), grid=4, resident=1)
+
+
+def test_checks_can_be_left_off():
+    """Then nothing is reported."""
+    ptx = kernel("mov.u32 %r0, memory;\nld.shared.b32 %r1, [%r0];", 0)
+    emulator.launch(ptx, grid=1, block=32, arguments=[], checks=False)
