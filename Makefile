@@ -19,7 +19,7 @@ kernels: $(READY)
 	$(BIN)/python -m generator compile
 
 test: $(READY)
-	$(BIN)/python -m pytest -q -n auto tests
+	$(BIN)/python -m pytest -q -n auto
 
 # The generated modules are the same kernels under the oldest CuTe DSL that pyproject.toml allows.
 test-dsl: $(READY) $(OLD_DSL)/.ready

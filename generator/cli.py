@@ -1,4 +1,4 @@
-"""The workshop's command line: `python -m generator generate | list | compile | export | verify | schema`.
+"""The command line: `python -m generator generate | list | compile | export | verify | schema | docs`.
 
 Exit status: 0 where all is well, 1 where something is stale, does not compile, computes something else, has
 no reference to compare with or contradicts its contract, 2 for a wrong call or spec.
@@ -22,7 +22,7 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.tree import Tree
 
-from generator import compiled, files, schema, tables
+from generator import compiled, files, reference, schema, tables
 from generator.catalog import Catalog
 from generator.errors import CatalogError, SpecError
 from generator.link import LinkError
@@ -237,6 +237,15 @@ def schema_(
     """Write the JSON Schema of specs, for editors."""
     changed = files.write({path.name: schema.text()}, path.parent)
     _say(f"wrote {path}" if changed else f"nothing to do: {path} is as the model makes it")
+
+
+@app.command("docs")
+def docs_(
+    path: Annotated[Path, typer.Option("--out", help="The file to write.")] = reference.PATH,
+) -> None:
+    """Write the reference page of specs: skeletons, slots, stages and their parameters."""
+    changed = files.write({path.name: reference.text()}, path.parent)
+    _say(f"wrote {path}" if changed else f"nothing to do: {path} is as the catalog makes it")
 
 
 def main() -> None:

@@ -125,6 +125,7 @@ class ModuleSpec(_Model):
     """One generated module."""
 
     problem: ProblemSpec
+    """What the module computes."""
     variants: Annotated[dict[Annotated[str, AfterValidator(_variant_name)], VariantSpec], Field(min_length=1)]
     """The module's kernels, by name, the first choice first."""
 

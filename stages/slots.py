@@ -72,7 +72,7 @@ class Page(Protocol):
 class Ring(Protocol):
     """Brings a CTA's pages through shared memory, for all of its warps to read.
 
-    For skeletons in which all warps of a CTA attend the same pages, each for row groups of its own: `stream`,
+    For skeletons in which all warps of a CTA attend the same pages, each for row groups of its own: `batch`,
     and `split` for its long requests. A page is read from global memory once per CTA. `start`, `take` and
     `close` are called by all threads of the CTA, since they synchronize it; `page` gives a warp the fragments
     of a page of the current step. Where each warp attends pages of its own, the slot is `pages`.

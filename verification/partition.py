@@ -5,7 +5,7 @@ Contract
     belongs to, as of its step. How a weight rounds therefore depends on how a kernel distributes a request's
     pages, and a reference that rounds the same weights has to know it. `partition_of` gives the partition of
     a kernel of a generated module; `Partition` is that of the cluster skeleton, `SplitPartition` that of the
-    split and stream skeletons. Nothing here reads tensors of a problem.
+    split and batch skeletons. Nothing here reads tensors of a problem.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class SplitPartition(Partition):
-    """Which pages each step of the split and stream kernels attends, and which share a running maximum.
+    """Which pages each step of the split and batch kernels attends, and which share a running maximum.
 
     A request that needs at most short_rounds pages a warp of one cluster is attended as the cluster kernel
     does it. The pages of a longer one make n steps of ring_pages_per_step, dealt out in order to

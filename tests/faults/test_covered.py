@@ -1,4 +1,4 @@
-"""The tests that `covered` and the README name exist, and those of this folder are all named."""
+"""The tests that `covered` and docs/promises.md name exist, and those of this folder are all named."""
 
 import ast
 import re
@@ -35,9 +35,10 @@ def test_every_test_here_shows_a_kind():
             assert {f"{FAULTS}{file.name}::{test}" for test in names_in(file)} <= named
 
 
-def test_the_readme_names_tests_that_exist():
-    """Of the promises: `folder/test_file.py::test_name`."""
-    named = re.findall(r"`([\w/]+\.py)::(\w+)`", (ROOT / "README.md").read_text(encoding="utf-8"))
+def test_the_promises_name_tests_that_exist():
+    """As `folder/test_file.py::test_name`."""
+    promises = (ROOT / "docs" / "promises.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([\w/]+\.py)::(\w+)`", promises)
     assert len(named) > 10
     for file, test in named:
         assert test in names_in(ROOT / "tests" / file), f"{file}::{test}"
