@@ -15,12 +15,13 @@ workspace, epilogue norm_gate.
 Generated from spec.yaml; do not edit. Change the spec, or the file named above a section, then run
 `python -m generator generate`.
 
-sha256 of the plan, sources, template and formatter: 8f4d0aaeabfed5f3834d83e92309502fab19d24d067492970ea86c0aa3fb2b00
+sha256 of the plan, sources, template and formatter: 2379e212b72e164597a349eb17ec16efb393cfd745e2124025f825be9ef326aa
 """
 
 import contextlib
 import ctypes
 import dataclasses
+import errno
 import functools
 import hashlib
 import inspect
@@ -30,6 +31,7 @@ import numbers
 import operator
 import os
 import re
+import stat
 import struct
 import tempfile
 import threading
@@ -66,7 +68,7 @@ __all__ = [
 NAME = "attn2"
 """In the spec; the name of the entry point."""
 
-DIGEST = "8f4d0aaeabfed5f3834d83e92309502fab19d24d067492970ea86c0aa3fb2b00"
+DIGEST = "2379e212b72e164597a349eb17ec16efb393cfd745e2124025f825be9ef326aa"
 """Of what this module was made from: what is compiled from it is known by this."""
 
 
@@ -3732,15 +3734,38 @@ def _manifest(path: Path, again: str) -> dict[str, Any]:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that others see the old content or the new, and no part of it. Raises OSError."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    """Write a file so that others see the old content or the new, and no part of it.
+
+    Of a symbolic link the target is written, and a file that is replaced keeps its mode. Raises OSError, with
+    `path` as its file name; for what exists and is no regular file, too.
+    """
+    target = Path(os.path.realpath(path))
+    temporary = target.with_name(f".{target.name[:32]}.{os.getpid()}.{threading.get_ident()}")
     try:
+        mode = _mode(path)
         temporary.write_bytes(content)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
+        if mode is not None:
+            os.chmod(temporary, mode)
+        os.replace(temporary, target)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
             os.unlink(temporary)
+        if isinstance(error, OSError):
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
+
+
+def _mode(path: Path) -> int | None:
+    """The permissions of a regular file; None if there is no file yet."""
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return None
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "not a regular file")
+    return stat.S_IMODE(mode)
 
 
 # ============================================================================================================
