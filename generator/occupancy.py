@@ -113,9 +113,9 @@ def by_shared_memory(shared_bytes: int) -> int:
     """CTAs whose shared memory fits."""
     if shared_bytes > MAX_SHARED_BYTES:
         return 0
-    return min(SLOTS, SHARED_BYTES // allocated_bytes(shared_bytes))
+    return SHARED_BYTES // allocated_bytes(shared_bytes)
 
 
 def by_threads(threads: int) -> int:
     """CTAs whose warps fit."""
-    return 0 if threads > CTA_THREADS else min(SLOTS, THREADS // (-(-threads // WARP) * WARP))
+    return 0 if threads > CTA_THREADS else THREADS // (-(-threads // WARP) * WARP)

@@ -18,7 +18,7 @@ from rich.text import Text
 from generator.compiled import COUNTED, Report
 
 GAP = 2
-"""Columns between two cells."""
+"""Columns between two cells, of which the box has one."""
 
 
 def _table(*names: str, numbers: int = 0, gap: int = GAP, title: str | None = None) -> Table:
@@ -27,7 +27,7 @@ def _table(*names: str, numbers: int = 0, gap: int = GAP, title: str | None = No
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         show_edge=False,
-        padding=(0, gap, 0, 0),
+        padding=(0, gap - 1, 0, 0),
         title=title and Text(title),
     )
     table.title_justify, table.title_style = "left", "bold"
@@ -45,7 +45,7 @@ def compiled(reports: Sequence[Report]) -> Iterator[Table]:
     for module, arch in dict.fromkeys((report.module, report.arch) for report in reports):
         rows = [report for report in reports if (report.module, report.arch) == (module, arch)]
         headings = ("registers", "spill\nB", "shared\nB", "threads", "CTAs\nan SM", "s")
-        table = _table("kernel", "limited by", *headings, numbers=6, gap=1, title=f"{module} for {arch}")
+        table = _table("kernel", "limited by", *headings, numbers=6, title=f"{module} for {arch}")
         for r in rows:
             spill = Text(f"{r.spill_bytes:,} SPILLS", "bold red") if r.spill_bytes else Text("0")
             numbers = spill, f"{r.shared_bytes:,}", f"{r.threads:,}", _resident(r), f"{r.seconds:.1f}"

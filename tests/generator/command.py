@@ -22,7 +22,8 @@ def copy_checkout(folder: Path, *more: str) -> Path:
     """A copy of what the generator reads and writes, and of `more` folders, in `folder`."""
     for name in ("stages", "variants", "generator", "generated", *more):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "spec.yaml", folder)
+    for name in ("spec.yaml", "pyproject.toml"):
+        shutil.copy(ROOT / name, folder)
     return folder
 
 

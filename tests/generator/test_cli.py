@@ -189,7 +189,9 @@ def test_variants_are_added_by_yaml_alone(checkout):
     result = call(checkout, "compile", "--arch", "sm_90a,sm_100a", "--json")
     assert result.returncode == 0, result.stderr
     reports = json.loads(result.stdout)
-    assert [(r["variant"], r["arch"]) for r in reports][-4:] == [
-        (variant, arch) for variant in ("half_cluster", "no_epilogue") for arch in ("sm_90a", "sm_100a")
+    assert [(r["form"], r["arch"]) for r in reports][-8:] == [
+        (form, arch)
+        for form in ("half_cluster", "half_cluster-pdl", "no_epilogue", "no_epilogue-pdl")
+        for arch in ("sm_90a", "sm_100a")
     ]
     assert all(r["spill_bytes"] == 0 and r["stack_bytes"] == 0 for r in reports)

@@ -89,6 +89,8 @@ def ring_module(tmp_path_factory) -> ModuleType:
         if ring.pages_per_step < 4:
             variant["launch"].update(cluster=2, pages_per_step=2, short_rounds=1)
         variant["launch"]["ring_pages_per_step"] = ring.pages_per_step
+        if ring.depth > 12:  # no three CTAs with such a ring fit on a multiprocessor
+            variant["launch"]["resident_ctas"] = 2
         variant["stages"].update(ring={"stage": ring.stage, "depth": ring.depth}, epilogue="plain")
     edited = folder / "spec.yaml"
     edited.write_text(yaml.safe_dump(spec, sort_keys=False), encoding="utf-8")
