@@ -214,7 +214,7 @@ def _archs(words: str, plan: Plan) -> tuple[str, ...]:
     """The architectures that an option names, if all variants can be compiled for them."""
     archs = tuple(dict.fromkeys(words.split(",")))
     least = max((v.min_arch for module in plan.modules for v in module.variants), default=0)
-    allowed = ", ".join(name for name in Arch.__members__ if capability(name) >= least)
+    allowed = ", ".join(known.name for known in Arch if capability(known.name) >= least)
     for name in archs:
         if not re.fullmatch(r"sm_\d+[af]?", name):
             refuse(f"--arch: {name!r} is no architecture; allowed is a list such as sm_90a,sm_100a")
