@@ -275,4 +275,5 @@ class _Composer:
             f"takes {taken} B with {RESERVED_BYTES} B reserved and in units of {SHARED_UNIT} B; "
             f"{wanted} * {taken} B = {wanted * taken} B, and a multiprocessor has {SHARED_BYTES} B"
         )
-        self.report(self.fact_path(draft, "resident_ctas"), wrong, allowed=listed(n for n in range(1, wanted) if n <= fits))
+        fewer = listed(range(1, fits + 1))
+        self.report(self.fact_path(draft, "resident_ctas"), wrong, allowed=fewer)
