@@ -37,7 +37,7 @@ def test_the_shipped_spec_passes(whole):
     assert result.returncode == 0, result.stderr
     rows = [line for line in result.stdout.splitlines() if "attn2.cluster" in line and " ok " in line]
     assert [problem for row in rows for problem in PROBLEMS if problem in row] == PROBLEMS
-    for words in ("worst error, ulps", "instructions", "8,256", "sectors", "bank conflicts"):
+    for words in ("worst error, ulps", "instructions", "8,256", "sectors", "conflicts"):
         assert words in result.stdout
     assert "verifying" not in result.stdout
 
