@@ -15,12 +15,13 @@ workspace, epilogue norm_gate.
 Generated from spec.yaml; do not edit. Change the spec, or the file named above a section, then run
 `python -m generator generate`.
 
-sha256 of the plan, sources, template and formatter: 42c4ec19be9d5270647f5a40ac52502f1aedc88c06db217297c6ad43e5ba8556
+sha256 of the plan, sources, template and formatter: 8c628644006bdf394ef994145608ac12051a8f4b762bfc7d0999d6894e140f47
 """
 
 import contextlib
 import ctypes
 import dataclasses
+import errno
 import fcntl
 import functools
 import hashlib
@@ -31,6 +32,7 @@ import numbers
 import operator
 import os
 import re
+import stat
 import struct
 import tempfile
 import threading
@@ -67,7 +69,7 @@ __all__ = [
 NAME = "attn2"
 """In the spec; the name of the entry point."""
 
-DIGEST = "42c4ec19be9d5270647f5a40ac52502f1aedc88c06db217297c6ad43e5ba8556"
+DIGEST = "8c628644006bdf394ef994145608ac12051a8f4b762bfc7d0999d6894e140f47"
 """Of what this module was made from: what is compiled from it is known by this."""
 
 
@@ -3856,14 +3858,24 @@ def _manifest(path: Path, again: str) -> dict[str, Any]:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that others see the old content or the new, and no part of it. Raises OSError."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    """Write a file so that others see the old content or the new, and no part of it.
+
+    Of a symbolic link the target is written, and a file that is replaced keeps its mode. Raises OSError, with
+    `path` as its file name; for what exists and is no regular file, too.
+    """
+    target = Path(os.path.realpath(path))
+    temporary = target.with_name(f".{target.name[:32]}.{os.getpid()}.{threading.get_ident()}")
     try:
+        mode = _mode(path)
         temporary.write_bytes(content)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
+        if mode is not None:
+            os.chmod(temporary, mode)
+        os.replace(temporary, target)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
             os.unlink(temporary)
+        if isinstance(error, OSError):
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
 
 
@@ -3880,6 +3892,19 @@ def locked(folder: Path) -> Iterator[bool]:
         yield alone
     finally:
         os.close(descriptor)
+
+
+def _mode(path: Path) -> int | None:
+    """The permissions of a regular file; None if there is no file yet."""
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return None
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "not a regular file")
+    return stat.S_IMODE(mode)
 
 
 # ============================================================================================================

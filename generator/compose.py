@@ -11,7 +11,7 @@ from typing import Any
 
 from generator.catalog import PROBLEM_FACTS, Catalog
 from generator.draft import Demands, ModuleDraft, VariantDraft
-from generator.errors import KeyPath, Problem, key_path, listed, nearest_name, quoted
+from generator.errors import UNTESTED, KeyPath, Problem, key_path, listed, nearest_name, quoted
 from generator.layout import (
     MAX_TRANSACTION_BYTES,
     StagePlan,
@@ -21,11 +21,16 @@ from generator.layout import (
     shared_bytes,
     shared_sum,
 )
+from generator.occupancy import (
+    CTA_THREADS,
+    RESERVED_BYTES,
+    SHARED_BYTES,
+    SHARED_UNIT,
+    allocated_bytes,
+    by_shared_memory,
+)
 from generator.spec import MAX_SEQ_LEN, SpecDocument
 from stages.contract import MAX_SHARED_BYTES
-
-MAX_THREADS = 1024
-"""Threads of a CTA."""
 
 
 def compose(spec: SpecDocument, catalog: Catalog) -> tuple[list[ModuleDraft], list[Problem]]:
@@ -158,7 +163,7 @@ class _Composer:
             elif use[key] not in known[key].allowed:
                 sound = False
                 allowed = listed(known[key].allowed)
-                self.report((*path, key), f"{key} {use[key]} is not allowed", allowed=allowed)
+                self.report((*path, key), f"{key} {use[key]} is not allowed ({UNTESTED})", allowed=allowed)
             else:
                 values[key] = use[key]
         if sound:
@@ -206,9 +211,9 @@ class _Composer:
                 wrong = rule.broken(draft.facts)
                 if wrong:
                     self.report(self.fact_path(draft, rule.facts[0]), wrong)
-        if "warps" in draft.facts and draft.threads > MAX_THREADS:
+        if "warps" in draft.facts and draft.threads > CTA_THREADS:
             warps, threads = draft.facts["warps"], draft.threads
-            wrong = f"{warps} warps * 32 = {threads} threads; a CTA has at most {MAX_THREADS}"
+            wrong = f"{warps} warps * 32 = {threads} threads; a CTA has at most {CTA_THREADS}"
             self.report(self.fact_path(draft, "warps"), wrong)
 
     def fact_path(self, draft: VariantDraft, fact: str) -> KeyPath:
@@ -248,6 +253,7 @@ class _Composer:
                 wrong = f"{first.name} ({first.slot}) has a shared-memory region {region.name!r} as well"
                 self.report((*draft.path, "stages", region.slot), wrong)
         if shared_bytes(draft.regions) <= MAX_SHARED_BYTES:
+            self.resident_ctas(draft)
             return
         largest = max(stages, key=lambda stage: sum(region.bytes for region in stage.regions))
         entry, _ = draft.entries[largest.slot]
@@ -255,3 +261,19 @@ class _Composer:
         path = (*draft.path, "stages", largest.slot, *(name for name, _ in fitting[:1]))
         wrong = f"too much shared memory: {shared_sum(draft.regions)}; a CTA has at most {MAX_SHARED_BYTES} B"
         self.report(path, wrong, allowed=tuple(f"{name} {value}" for name, value in fitting))
+
+    def resident_ctas(self, draft: VariantDraft) -> None:
+        """As many CTAs as the launch asks for have to fit into a multiprocessor's shared memory."""
+        wanted, size = draft.facts.get("resident_ctas"), shared_bytes(draft.regions)
+        whole = draft.skeleton is not None and len(draft.stages) == len(draft.skeleton.slots)
+        fits = by_shared_memory(size)
+        if wanted is None or not whole or wanted <= fits:
+            return
+        taken = allocated_bytes(size)
+        wrong = (
+            f"resident_ctas {wanted} needs too much shared memory: {shared_sum(draft.regions)} a CTA, which "
+            f"takes {taken} B with {RESERVED_BYTES} B reserved and in units of {SHARED_UNIT} B; "
+            f"{wanted} * {taken} B = {wanted * taken} B, and a multiprocessor has {SHARED_BYTES} B"
+        )
+        fewer = listed(range(1, fits + 1))
+        self.report(self.fact_path(draft, "resident_ctas"), wrong, allowed=fewer)

@@ -91,8 +91,8 @@ def read_document(path: str | os.PathLike[str]) -> Document:
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise _refusal(file, f"cannot be read: {reason[0].lower()}{reason[1:]}") from error
-    except ValueError as error:  # a NUL in the name
-        raise _refusal(file, f"cannot be read: {error}") from error
+    except ValueError as error:
+        raise _refusal(file, "cannot be read: its name holds a NUL character") from error
     return parse_document(content, file)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from generator.catalog import StageEntry
-from generator.errors import KeyPath, Problem, listed
+from generator.errors import UNTESTED, KeyPath, Problem, listed
 from generator.layout import RegionPlan, StagePlan
 from generator.spec import SpecDocument
 from variants.skeletons import LaunchField, Skeleton
@@ -44,8 +44,10 @@ class Demands:
             message = f"{name} {self.value} is not allowed"
             if self.launch.limit and isinstance(self.value, int) and self.value > self.launch.allowed[-1]:
                 message += f": {self.launch.limit}"
+            else:
+                message += f" ({UNTESTED})"
         else:
-            message = f"{name} {self.value} is not supported by {', '.join(self.objectors)}"
+            message = f"{name} {self.value} is not supported by {', '.join(self.objectors)} ({UNTESTED})"
         if not common:
             each = (f"{label}: {', '.join(map(str, allowed))}" for label, allowed in self.stages.items())
             message += f"; no value suits all stages ({'; '.join(each)})"

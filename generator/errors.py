@@ -16,6 +16,9 @@ from dataclasses import dataclass
 KeyPath = tuple[str | int, ...]
 """Where a value is in the data of a spec: the keys, and the indices of lists, that lead to it."""
 
+UNTESTED = "only the allowed values have been built and tested"
+"""Why a value is refused that no limit of the hardware rules out."""
+
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]{1,60}")
 _LONGEST_QUOTE = 60
 
@@ -43,7 +46,7 @@ class Problem:
 
     def __str__(self) -> str:
         """The problem on one line."""
-        text = f"{self.file}:{self.line}:{self.column}: "
+        text = f"{printable(self.file)}:{self.line}:{self.column}: "
         if self.key:
             text += f"{self.key}: "
         text += self.message
@@ -80,6 +83,11 @@ def nearest_name(name: str, names: Sequence[str]) -> str | None:
 def quoted(text: str) -> str:
     """A user's text as it may stand in a message: quoted, escaped, and not too long."""
     return repr(text) if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]!r}..."
+
+
+def printable(text: str) -> str:
+    """A text as it may stand in a line: what no terminal prints, line ends included, as escapes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def shortened(word: str) -> str:

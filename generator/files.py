@@ -2,13 +2,17 @@
 
 Contract
     A file is written beside its place and moved there in one step, so that nobody ever reads a part of it,
-    and only if its content changes, so that nothing downstream rebuilds for nothing. The folder of generated
-    modules belongs to the generator: a Python file in it that no spec accounts for is an orphan.
+    and only if its content changes, so that nothing downstream rebuilds for nothing. Of a symbolic link the
+    target is written, and a file keeps its mode. The folder of generated modules belongs to the generator: a
+    Python file in it that no spec accounts for is an orphan.
 """
 
 from __future__ import annotations
 
 import difflib
+import errno
+import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,11 +31,19 @@ class Difference:
 
 def write(files: Mapping[str, str], folder: Path) -> list[Path]:
     """Write the files whose content changes; returns their paths. Raises OSError."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     changed = [folder / name for name, text in sorted(files.items()) if _read(folder / name) != text]
     for path in changed:
         write_whole(path, files[path.name].encode("utf-8"))
     return changed
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder, and those above it, where it does not exist. Raises OSError with its name."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from error
 
 
 def compare(files: Mapping[str, str], folder: Path) -> list[Difference]:
@@ -49,7 +61,10 @@ def compare(files: Mapping[str, str], folder: Path) -> list[Difference]:
 
 
 def _read(path: Path) -> str | None:
+    """What a file holds; None if there is none. Raises OSError; opening a pipe or a device could wait."""
     try:
+        if not path.is_dir() and not stat.S_ISREG(path.stat().st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
         return path.read_bytes().decode("utf-8", errors="replace")
     except FileNotFoundError:
         return None

@@ -102,6 +102,8 @@ class Linker:
                 text = path.read_text(encoding="utf-8")
             except OSError as error:
                 raise LinkError(f"module {name} cannot be read: {error.strerror}") from error
+            except UnicodeDecodeError as error:
+                raise LinkError(f"module {name} cannot be read: it is not UTF-8") from error
             self._modules[name] = parse(name, text)
         return self._modules[name]
 
@@ -169,8 +171,8 @@ def parse(name: str, text: str) -> Module:
     """Parse the text of a workshop module. Raises LinkError for what cannot be linked."""
     try:
         tree = ast.parse(text)
-    except SyntaxError as error:
-        raise LinkError(f"{name}, line {error.lineno}: {error.msg}") from error
+    except (SyntaxError, ValueError) as error:
+        raise LinkError(f"{name}, line {getattr(error, 'lineno', None) or 1}: not valid Python") from error
     lines = text.splitlines()
     definitions: dict[str, Definition] = {}
     imports: dict[str, Import] = {}

@@ -11,7 +11,6 @@ Contract
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from emulator import EmulatorError
 from emulator.counts import Counts
 from generator.catalog import reference_signature, source_path
 from generator.compiled import load_module
+from generator.places import at_home, explained
 from generator.plan import Plan, VariantPlan
 from stages.slots import SLOTS
 from verification.comparison import LIMIT, assert_close, worst_ulps
@@ -45,8 +45,6 @@ NUM_SPLITS = 2
 
 STEPS = 2
 """Steps that each of a request's CTAs has at least, of the longest problem of such a variant."""
-
-_ROOT = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True)
@@ -202,7 +200,7 @@ def _run(
         return {"verdict": FAILED, "message": str(error)}
     except Exception as error:
         # A kernel that does not compile, a call that is refused, a launch that fails on the GPU.
-        return {"verdict": FAILED, "message": f"{type(error).__name__}: {error}"}
+        return {"verdict": FAILED, "message": explained(error, Path(str(module.__file__)))}
     ulps = worst_ulps(out, expected)
     found: dict[str, Any] = {"verdict": OK, "seconds": seconds, "ulps": ulps if math.isfinite(ulps) else None}
     try:
@@ -254,24 +252,3 @@ def _summary(counts: Counts) -> dict[str, int]:
         "sectors": sum(buffer.load_sectors + buffer.store_sectors for buffer in buffers),
         "bank conflicts": counts.shared.extra,
     }
-
-
-def at_home(message: str, path: Path) -> str:
-    """A message that names lines of the generated module at `path`, with those of the stages' own files.
-
-    Definitions are copied word for word, so a line's home is the file whose banner is above it, and its
-    number the one of the same text; where the text comes more than once, the file alone is named.
-    """
-    lines = path.read_text(encoding="utf-8").splitlines()
-
-    def home(match: re.Match[str]) -> str:
-        number = int(match.group(1))
-        titles = (re.fullmatch(r"# ([a-z_]+/[\w/]+\.py)", line) for line in reversed(lines[:number]))
-        title = next((found.group(1) for found in titles if found), None)
-        if title is None or not (_ROOT / title).is_file():
-            return f"{path.name}:{number}"
-        text = (_ROOT / title).read_text(encoding="utf-8").splitlines()
-        same = [i + 1 for i, line in enumerate(text) if line == lines[number - 1]]
-        return f"{title}:{same[0]}" if len(same) == 1 else title
-
-    return re.sub(rf"{re.escape(str(path))}:(\d+)", home, message)

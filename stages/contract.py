@@ -79,7 +79,8 @@ class Contract:
     stage: the device class.
     summary: one line for tables.
     parameters: what the spec may set for the stage.
-    requires: values that a fact of the problem or the launch must have, by the fact's name.
+    requires: values of a fact of the problem or the launch, by its name, that the stage has been built and
+        tested with; others are refused, without saying that no kernel could serve them.
     shared: the regions of shared memory that a finished stage owns.
     barriers: the mbarriers that a finished stage completes.
     unfit: why a finished stage cannot work although each of its values is allowed; None if it can.

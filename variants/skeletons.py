@@ -59,11 +59,11 @@ class Skeleton:
 
     name: what `spec.yaml` calls it. kernel: the class. slots: the slots to fill, in the order of the data.
     launch: the fields of `launch`. windows: whether it can serve a sliding window. bounded: whether it
-    serves contexts up to a length that `serves: max_seq_len` must give. requires: values that a fact must
-    have, by its name, because the kernel was shown to work with these. facts: what the kernel itself decides
-    and stages may need. derive: given the facts of the
-    problem, the launch and `max_seq_len`, the facts that the kernel class needs besides. rules: what has to
-    hold between facts. overlays: groups of regions of shared memory of which a CTA uses one at most.
+    serves contexts up to a length that `serves: max_seq_len` must give. requires: values of a fact, by its
+    name, that the kernel has been built and tested with; others are refused. facts: what the kernel itself
+    decides and stages may need. derive: given the facts of the problem, the launch and `max_seq_len`, the
+    facts that the kernel class needs besides. rules: what has to hold between facts. overlays: groups of
+    regions of shared memory of which a CTA uses one at most.
     """
 
     name: str

@@ -13,9 +13,7 @@ import sys
 from pathlib import Path
 from unittest import mock
 
-from rich.console import Console
-
-from generator import cli
+from generator import cli, console
 from tests.modules import PINNED, ROOT, folder_of
 
 
@@ -64,7 +62,7 @@ def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     out, err = io.StringIO(), io.StringIO()
     with (
         mock.patch.dict(os.environ, WIDTH),
-        mock.patch.multiple(cli, out=Console(), err=Console(stderr=True)),
+        mock.patch.multiple(console, out=console.literal_console(), err=console.literal_console(stderr=True)),
         contextlib.chdir(folder),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),

@@ -212,10 +212,10 @@ class SlotElsewhere(Slot):
 @pytest.mark.parametrize(
     ("source", "wrong"),
     [
-        ("import no_such_module", "cannot be imported: No module named 'no_such_module'"),
-        ("syntax error", "cannot be imported: invalid syntax (bad.py, line 1)"),
-        ("CONTRACT = {}", "CONTRACT is no Contract"),
-        ("from tests.generator.fakes import RING as CONTRACT", "Ring is defined in another module"),
+        ("import no_such_module", ": cannot be imported: there is no module no_such_module"),
+        ("syntax error", ":1: not valid Python"),
+        ("CONTRACT = {}", ": CONTRACT is no Contract"),
+        ("from tests.generator.fakes import RING as CONTRACT", ": Ring is defined in another module"),
     ],
 )
 def test_modules_that_are_no_stages(tmp_path, monkeypatch, source, wrong):
@@ -231,7 +231,7 @@ def test_modules_that_are_no_stages(tmp_path, monkeypatch, source, wrong):
     monkeypatch.setattr("generator.catalog.SLOTS", {"pages": slot})
     with pytest.raises(CatalogError) as caught:
         Catalog.load()
-    assert str(caught.value) == f"page_loaders/bad.py: {wrong}"
+    assert str(caught.value) == f"page_loaders/bad.py{wrong}"
 
 
 def test_names_that_generated_code_uses(catalog):

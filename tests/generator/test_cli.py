@@ -192,7 +192,10 @@ def test_variants_are_added_by_yaml_alone(checkout):
     assert result.returncode == 0, result.stderr
     reports = json.loads(result.stdout)
     variants = ("attn2", "cluster"), ("attn2", "half_cluster"), ("attention", "cluster")
-    assert [(r["module"], r["variant"], r["arch"]) for r in reports] == [
-        (*variant, arch) for variant in variants for arch in ("sm_90a", "sm_100a")
+    assert [(r["module"], r["form"], r["arch"]) for r in reports] == [
+        (module, form, arch)
+        for module, variant in variants
+        for form in (variant, f"{variant}-pdl")
+        for arch in ("sm_90a", "sm_100a")
     ]
     assert all(r["spill_bytes"] == 0 and r["stack_bytes"] == 0 for r in reports)

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from generator.catalog import Catalog
+from generator.errors import UNTESTED
 from stages.contract import Region
 from tests.generator.fakes import (
     MANY_WARPS,
@@ -59,15 +60,16 @@ EPILOGUES = ", ".join(Catalog.load().by_slot["epilogue"])
         (
             ("cluster: 16", "cluster: 3"),
             f"8:27: {VARIANT}.launch.cluster: cluster 3 is not supported by dsmem (push), "
-            "rank_order (cluster_merge); allowed: 1, 2, 4, 8, 16",
+            f"rank_order (cluster_merge) ({UNTESTED}); allowed: 1, 2, 4, 8, 16",
         ),
         (
             ("cluster: 16", "cluster: 0"),
-            f"8:27: {VARIANT}.launch.cluster: cluster 0 is not allowed; allowed: 1, 2, 4, 8, 16",
+            f"8:27: {VARIANT}.launch.cluster: cluster 0 is not allowed ({UNTESTED}); "
+            "allowed: 1, 2, 4, 8, 16",
         ),
         (
             ("warps: 4", "warps: 3"),
-            f"8:38: {VARIANT}.launch.warps: warps 3 is not allowed; allowed: 1, 2, 4, 8",
+            f"8:38: {VARIANT}.launch.warps: warps 3 is not allowed ({UNTESTED}); allowed: 1, 2, 4, 8",
         ),
         (
             ("warps: 4, ", ""),
@@ -89,16 +91,17 @@ EPILOGUES = ", ".join(Catalog.load().by_slot["epilogue"])
             "(pages), "
             "mma_qk (scores), mma_pv (values), shared (warp_merge), dsmem (push), rank_order "
             "(cluster_merge), "
-            "norm_gate (epilogue); allowed: 64",
+            f"norm_gate (epilogue) ({UNTESTED}); allowed: 64",
         ),
         (
             ("heads_per_kv: 8", "heads_per_kv: 4"),
-            "3:43: modules.attn2.problem.heads_per_kv: heads_per_kv 4 is not supported by mma_pv (values); "
-            "allowed: 8",
+            "3:43: modules.attn2.problem.heads_per_kv: heads_per_kv 4 is not supported by mma_pv (values) "
+            f"({UNTESTED}); allowed: 8",
         ),
         (
             ("tokens: 8", "tokens: 3"),
-            "3:54: modules.attn2.problem.tokens: tokens 3 is not supported by skeleton cluster; allowed: 8",
+            "3:54: modules.attn2.problem.tokens: tokens 3 is not supported by skeleton cluster "
+            f"({UNTESTED}); allowed: 8",
         ),
         (
             ("window: false", "window: true"),
@@ -207,7 +210,8 @@ def test_a_parameter_out_of_its_values(ring_catalog):
     """Parameters are checked like the fields of the launch."""
     text = edited(("register_prefetch", "{stage: ring, depth: 3, dept: 4}"))
     assert problems_of(text, ring_catalog) == [
-        f"spec.yaml:10:39: {VARIANT}.stages.pages.depth: depth 3 is not allowed; allowed: 2, 4, 8, 16",
+        f"spec.yaml:10:39: {VARIANT}.stages.pages.depth: depth 3 is not allowed ({UNTESTED}); "
+        "allowed: 2, 4, 8, 16",
         f"spec.yaml:10:42: {VARIANT}.stages.pages.dept: stage 'ring' has no parameter 'dept'; allowed: "
         f"depth; "
         "did you mean 'depth'?",
@@ -219,8 +223,8 @@ def test_stages_that_do_not_go_together(ring_catalog):
     clashing = edited(("norm_gate", "wide"))
     (problem,) = problems_of(clashing, ring_catalog)
     assert problem.startswith(
-        "spec.yaml:3:25: modules.attn2.problem.head_dim: head_dim 64 is not supported by wide (epilogue); "
-        "no value suits all stages (register_prefetch (pages): 64; "
+        "spec.yaml:3:25: modules.attn2.problem.head_dim: head_dim 64 is not supported by wide (epilogue) "
+        f"({UNTESTED}); no value suits all stages (register_prefetch (pages): 64; "
     )
     assert problem.endswith("; wide (epilogue): 128, 256)")
     anywhere = dataclasses.replace(WIDE, requires={})

@@ -158,7 +158,7 @@ def test_unreadable_files(tmp_path, monkeypatch):
     assert unreadable("no/such.yaml") == "no/such.yaml:1:1: cannot be read: no such file or directory"
     assert unreadable(tmp_path) == f"{tmp_path}:1:1: is a folder, not a file"
     assert unreadable(os.devnull) == f"{os.devnull}:1:1: is not a regular file"
-    assert unreadable("a\0b.yaml") == "a\0b.yaml:1:1: cannot be read: embedded null byte"
+    assert unreadable("a\0b.yaml") == r"a\x00b.yaml:1:1: cannot be read: its name holds a NUL character"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

@@ -228,7 +228,7 @@ def test_the_command_line_refuses_what_cannot_work(spec, tmp_path):
     for arguments, message in (
         (("--spec", str(spec), "--arch", "hopper", "--out", "x"), "'hopper' is no architecture"),
         (("--spec", str(tmp_path / "bad.yaml"), "--out", "x"), "bad.yaml:1"),
-        (("--spec", str(spec), "--out", str(tmp_path / "file")), "File exists"),
+        (("--spec", str(spec), "--out", str(tmp_path / "file")), "Not a directory"),
         (("--spec", str(spec)), "Missing option"),
     ):
         result = CliRunner().invoke(app, ["export", *arguments])

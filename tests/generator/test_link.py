@@ -123,7 +123,7 @@ def test_a_definition_must_not_hide_an_import(workshop):
         ("from . import y", "m, line 2: relative imports cannot be linked"),
         ("print(1)", "m, line 2: only imports, functions, classes and constants can be linked"),
         ("a, b = 1, 2", "m, line 2: a constant must be assigned to a plain name"),
-        ("def f(:", "m, line 2: invalid syntax"),
+        ("def f(:", "m, line 2: not valid Python"),
     ],
 )
 def test_what_cannot_be_linked_is_refused(code, message):

@@ -49,7 +49,7 @@ def test_a_table_shows_every_problem(checkout):
     assert result.returncode == 0, result.stderr
     rows = [line for line in result.stdout.splitlines() if "attn2.cluster" in line and " ok " in line]
     assert [problem for row in rows for problem in PROBLEMS if problem in row] == PROBLEMS
-    for words in ("worst error, ulps", "instructions", "8,256", "sectors", "bank conflicts"):
+    for words in ("worst error, ulps", "instructions", "8,256", "sectors", "conflicts"):
         assert words in result.stdout
     assert "verifying" not in result.stdout
 

@@ -90,6 +90,8 @@ def ring_module(tmp_path_factory) -> ModuleType:
     for ring in RINGS:
         variant = copy.deepcopy(tiny if ring.pages_per_step < 4 else large)
         variant["launch"]["ring_pages_per_step"] = ring.pages_per_step
+        if ring.depth > 12:  # no three CTAs with such a ring fit on a multiprocessor
+            variant["launch"]["resident_ctas"] = 2
         variant["stages"]["ring"] = {"stage": ring.stage, "depth": ring.depth}
         module["variants"][str(ring)] = variant
     edited = folder / "spec.yaml"
