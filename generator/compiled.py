@@ -29,6 +29,7 @@ from typing import Any, NoReturn
 from generator import places
 from generator.occupancy import residency
 from generator.plan import Plan
+from variants.loading.compile import dump_folder
 
 ARCHITECTURES = ("sm_90a", "sm_100a")
 """Architectures that the kernels are compiled for in tests."""
