@@ -15,7 +15,7 @@ workspace, epilogue norm_gate.
 Generated from spec.yaml; do not edit. Change the spec, or the file named above a section, then run
 `python -m generator generate`.
 
-sha256 of the plan, sources, template and formatter: 8c628644006bdf394ef994145608ac12051a8f4b762bfc7d0999d6894e140f47
+sha256 of the plan, sources, template and formatter: f13bcdefc1da78eb9e9150942a351ae05aba8ab6f9591481733ac686fee3eb3e
 """
 
 import contextlib
@@ -69,7 +69,7 @@ __all__ = [
 NAME = "attn2"
 """In the spec; the name of the entry point."""
 
-DIGEST = "8c628644006bdf394ef994145608ac12051a8f4b762bfc7d0999d6894e140f47"
+DIGEST = "f13bcdefc1da78eb9e9150942a351ae05aba8ab6f9591481733ac686fee3eb3e"
 """Of what this module was made from: what is compiled from it is known by this."""
 
 
@@ -4119,10 +4119,13 @@ def refuse(*tensors: Any) -> None:
 
 
 def refuse_null(tensors: tuple[torch.Tensor, ...], addresses: tuple[int, ...]) -> None:
-    """Refuse elements at address 0: the tensor is a wrapper of some transform, and its memory elsewhere."""
+    """Refuse elements at address 0: the tensor wraps another one, whose memory is elsewhere.
+
+    A meta tensor has no memory either; `enqueue` refuses it for its device.
+    """
     for name, tensor, address in zip(ALIGNMENTS, tensors, addresses, strict=False):
         require(
-            address != 0 or tensor.numel() == 0,
+            address != 0 or tensor.numel() == 0 or tensor.is_meta,
             f"{name} must be a tensor in memory, got {list(tensor.shape)} at address 0 "
             f"({type(tensor).__name__} on {tensor.device})",
         )

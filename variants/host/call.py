@@ -169,10 +169,13 @@ def refuse(*tensors: Any) -> None:
 
 
 def refuse_null(tensors: tuple[torch.Tensor, ...], addresses: tuple[int, ...]) -> None:
-    """Refuse elements at address 0: the tensor is a wrapper of some transform, and its memory elsewhere."""
+    """Refuse elements at address 0: the tensor wraps another one, whose memory is elsewhere.
+
+    A meta tensor has no memory either; `enqueue` refuses it for its device.
+    """
     for name, tensor, address in zip(ALIGNMENTS, tensors, addresses, strict=False):
         require(
-            address != 0 or tensor.numel() == 0,
+            address != 0 or tensor.numel() == 0 or tensor.is_meta,
             f"{name} must be a tensor in memory, got {list(tensor.shape)} at address 0 "
             f"({type(tensor).__name__} on {tensor.device})",
         )
