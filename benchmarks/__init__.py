@@ -2,7 +2,7 @@
 
     python -m benchmarks.decode                                     # all loads, everything that is installed
     python -m benchmarks.decode --loads uneven --seeds 3            # some loads, with more seeds
-    python -m benchmarks.decode --shapes "1 1 512" "8 2 8192 2048"  # others: requests, KV heads, length, window
+    python -m benchmarks.decode --shapes "1 1 512" "8 2 8192 2048"  # others: R H L [W]
     python -m benchmarks.decode --fa3 _vllm_fa3_C.abi3.so --json result.json --plots plots
     python -m benchmarks.plots result.json --out plots              # later, without a GPU
 
@@ -25,8 +25,8 @@ Contenders (`benchmarks/contenders`)
     page-read    a Triton kernel that only reads the live pages: the limit
     fa3-alone, ..., norm-gate: the parts of these pairs, where `--contenders` asks for them
 
-    FlashAttention 3 is the library `vllm/vllm_flash_attn/_vllm_fa3_C.abi3.so` of a vLLM wheel (0.33 was used).
-    It is taken from `--fa3`, else from the environment variable STAGEWRIGHT_FA3_LIBRARY, else from an
+    FlashAttention 3 is the library `vllm/vllm_flash_attn/_vllm_fa3_C.abi3.so` of a vLLM wheel (0.33 was
+    used). It is taken from `--fa3`, else from the environment variable STAGEWRIGHT_FA3_LIBRARY, else from an
     installed vLLM. FlashInfer's modules are used where they are built; `--build` lets it compile them. What
     is not there is named in the report with the reason, and the rest is measured.
 
@@ -49,10 +49,10 @@ Method
     NaN and its first and last call are compared with a float64 reference, row by row and head by head; all
     other calls must have written finite numbers. A contender that fails is reported and left out.
 
-    The page-read limit is measured in the same rounds: whole pages of the load, with a window those alone that
-    hold a visible key, through the live entries of the block table, gathered beforehand, with a checksum that
-    is compared. The fastest of several grids and block sizes is picked for each load. It is a limit of
-    practice: a kernel that reads the same bytes in another way may be a little faster.
+    The page-read limit is measured in the same rounds: whole pages of the load, with a window only those
+    that hold a visible key, through the live entries of the block table, gathered beforehand, with a
+    checksum that is compared. The fastest of several grids and block sizes is picked for each load. It is a
+    practical limit: a kernel that reads the same bytes in another way may be a little faster.
 
 Fairness
     Included for everyone: what runs on the device for one layer of one step. Excluded for everyone: host

@@ -107,7 +107,8 @@ def lead_figure(rows: Sequence[Row]) -> "Figure | None":
     axis.invert_yaxis()
     axis.margins(y=0.01)
     axis.set_xlabel("time of the best peer over ours")
-    axis.legend(fontsize="small")
+    # Above the bars, which may fill the axes.
+    axis.legend(fontsize="small", loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
     axis.grid(True, axis="x", alpha=0.3)
     return figure
 
@@ -128,8 +129,8 @@ def bandwidth_figure(rows: Sequence[Row]) -> "Figure | None":
         if points:
             axis.plot(*zip(*points, strict=True), linestyle="", color=color, marker=marker, label=text)
     axis.set_xscale("log")
-    axis.set_ylim(0, None)
     axis.axhline(100, color="black", linewidth=0.8)
+    axis.set_ylim(0, max(105, axis.get_ylim()[1]))
     axis.set_xlabel("live pages, MB a call")
     axis.set_ylabel("% of page-read bandwidth")
     axis.legend(fontsize="small")

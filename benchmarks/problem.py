@@ -1,6 +1,7 @@
 """The tensors of one load, and the float64 reference that every contender is checked against."""
 
 import copy
+import itertools
 
 import torch
 
@@ -61,7 +62,8 @@ class Problem:
         for cache in self.caches:
             cache.normal_(generator=random)
         order = torch.randperm(load.pages, generator=random, device=device).to(torch.int32)
-        self.pages = order.split([pages_of(length) for length in load.lengths])
+        ends = list(itertools.accumulate(map(pages_of, load.lengths)))
+        self.pages = [order[start:end] for start, end in zip([0, *ends], ends, strict=False)]
         self.seq_lens = torch.tensor(load.lengths, dtype=torch.int32, device=device)
         self.cu_seqlens_q = torch.arange(load.requests + 1, dtype=torch.int32, device=device) * TOKENS
         self._references: dict[int, torch.Tensor] = {}
