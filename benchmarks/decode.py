@@ -26,7 +26,14 @@ def main(words: Sequence[str] | None = None) -> int:
 
         if reason := available():
             return _refuse(f"--plots: {reason}; plots can be made later, from the file that --json writes")
-    return _run(options, torch.device("cuda", torch.cuda.current_device()))
+    return _run(options, current_device())
+
+
+def current_device() -> Any:
+    """Return the current CUDA device."""
+    import torch
+
+    return torch.device("cuda", torch.cuda.current_device())
 
 
 def _run(options: argparse.Namespace, device: Any) -> int:

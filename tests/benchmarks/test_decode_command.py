@@ -84,8 +84,7 @@ class Stand(base.Contender):
 def run(on_cpu, monkeypatch):
     """Run the command with contenders that are given, on the CPU."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch, "device", lambda *name: CPU)
+    monkeypatch.setattr(decode, "current_device", lambda: CPU)
     monkeypatch.setattr(report, "machine", lambda device: {"gpu": "none"})
     monkeypatch.setattr(comparing, "clean_up", lambda: None)
     monkeypatch.setattr(comparing, "CALLS", 3)
