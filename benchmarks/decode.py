@@ -1,145 +1,118 @@
-"""Command line of the decode benchmark: `python -m benchmarks.decode --help`.
+"""The decode benchmark: `python -m benchmarks.decode --help`.
 
-Exit status: 0 if ours, and a FlashAttention 3 that was asked for with --fa3, were right and timed at every
-shape; 1 if not; 2 for a wrong call or no GPU.
+Exit status: 0 if ours was right and timed at every row, and so was each peer that was asked for by
+--contenders, FlashAttention 3 also by --fa3; 1 if not; 2 for a wrong call or no GPU.
 """
 
 import argparse
 import sys
-import time
 from collections.abc import Sequence
-from pathlib import Path
-
-#: Requests, KV heads, context length.
-DEFAULT_SHAPES = ("1 1 512", "1 2 512", "1 2 1024", "1 1 2048", "1 2 2048", "8 2 2048", "32 2 2048")
-
-
-def arguments(words: Sequence[str] | None) -> argparse.Namespace:
-    """Return the checked command line; exit with 2 where it is wrong."""
-    from benchmarks.problem import Shape
-
-    def shape(text: str) -> Shape:
-        try:
-            return Shape.parse(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    def count(text: str) -> int:
-        if not text.isdecimal() or int(text) < 1:
-            raise argparse.ArgumentTypeError(f"a whole number of at least 1 is needed, not {text!r}")
-        return int(text)
-
-    def file(text: str) -> str:
-        if not Path(text).is_file():
-            raise argparse.ArgumentTypeError(f"no such file: {text}")
-        return text
-
-    def new_file(text: str) -> Path:
-        # Found out now, not after the measurement.
-        if not Path(text).absolute().parent.is_dir():
-            raise argparse.ArgumentTypeError(f"no such folder: {Path(text).parent}")
-        return Path(text)
-
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.decode",
-        description="Our fused decode attention beside FlashAttention 3 with a norm-gate kernel, on one GPU.",
-        epilog="How it measures, and what is included: the docstring of benchmarks/__init__.py.",
-    )
-    parser.add_argument(
-        "--shapes",
-        nargs="+",
-        type=shape,
-        metavar='"R H L"',
-        default=[Shape.parse(text) for text in DEFAULT_SHAPES],
-        help=f"requests, KV heads, context length of each shape (default: {', '.join(DEFAULT_SHAPES)})",
-    )
-    parser.add_argument(
-        "--max-seq-len", type=count, metavar="N", help="deployment's longest context (default: each shape's)"
-    )
-    parser.add_argument("--fa3", type=file, metavar="PATH", help="FlashAttention 3 library of a vLLM wheel")
-    parser.add_argument(
-        "--variant", metavar="NAME", help="variant of our module (default: what suits the load)"
-    )
-    parser.add_argument(
-        "--num-splits",
-        type=count,
-        metavar="N",
-        help="clusters of ours that share a long request (default: its rule)",
-    )
-    parser.add_argument(
-        "--pdl", action="store_true", help="programmatic dependent launch in ours and the norm-gate kernel"
-    )
-    parser.add_argument("--replays", type=count, default=200, metavar="N", help="rounds (default: 200)")
-    parser.add_argument(
-        "--budget", type=count, default=8, metavar="S", help="most seconds a shape is timed for (default: 8)"
-    )
-    parser.add_argument("--json", type=new_file, metavar="FILE", help="write the result there as well")
-    return parser.parse_args(words)
+from typing import Any
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Measure all shapes, print the table; the exit status."""
+    """Measure all loads, print the report; the exit status."""
     try:
         import torch
     except ImportError as error:
         return _refuse(f"PyTorch is needed: {error}")
-    options = arguments(words)
+    from benchmarks import options as command_line
+
+    options = command_line.parse(words)
     if not torch.cuda.is_available():
         return _refuse("a CUDA GPU is needed, and PyTorch finds none; nothing was measured")
+    if options.plots:
+        from benchmarks.plots import available
 
+        if reason := available():
+            return _refuse(f"--plots: {reason}; plots can be made later, from the file that --json writes")
+    return _run(options, current_device())
+
+
+def current_device() -> Any:
+    """Return the current CUDA device."""
+    import torch
+
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def _run(options: argparse.Namespace, device: Any) -> int:
     from benchmarks import report
-    from benchmarks.compare import CALLS, ERROR_LIMIT, TIMED, compare
-    from benchmarks.contenders import all_contenders
-    from benchmarks.flash_attention import Library
+    from benchmarks.compare import CALLS, Budget, DeviceFault, clean_up, compare
+    from benchmarks.contenders import DEFAULT, ERROR_LIMIT, Library, make_contenders, variant_names
+    from benchmarks.loads import deployments
     from benchmarks.problem import EPS, SCALE
+    from benchmarks.results import NAMED, OURS, TIMED, Row
 
-    device = torch.device("cuda", torch.cuda.current_device())
-    contenders = all_contenders(Library(options.fa3), options.variant, options.pdl, options.num_splits)
-    started = time.perf_counter()
-    rows, broken = [], ""
-    for number, shape in enumerate(options.shapes, 1):
-
-        def say(text: str, place: str = f"[{number}/{len(options.shapes)}] {shape}") -> None:
-            print(f"{time.perf_counter() - started:6.1f} s  {place}: {text}", file=sys.stderr, flush=True)
-
-        try:
-            row = compare(
-                shape,
-                contenders,
-                device=device,
-                rounds=options.replays,
-                budget_seconds=options.budget,
-                max_seq_len=options.max_seq_len,
-                say=say,
-            )
-            torch.cuda.empty_cache()
-        except (RuntimeError, ValueError) as error:
-            # A fault of the device spoils everything after it: report what there is.
-            broken = f"shape {shape}: {error}"
-            break
-        rows.append(row)
-
-    method = {
+    contenders = make_contenders(
+        options.contenders or DEFAULT,
+        library=Library(options.fa3),
+        variants=variant_names() if options.variants == [] else options.variants or [],
+        num_splits=options.num_splits,
+        pdl=options.pdl,
+        build=options.build,
+    )
+    plan = [(load, deployments(load, options.deployment)) for load in options.chosen]
+    for load, fitting in plan:
+        if not fitting:
+            _say(f"{load}: left out, its longest length {load.longest} fits no deployment")
+    heading = report.heading(device)
+    method: dict[str, Any] = {
         "calls_per_graph": CALLS,
         "error_limit": ERROR_LIMIT,
         "replays_asked": options.replays,
         "budget_seconds": options.budget,
-        "variant": options.variant,
+        "contenders": [contender.key for contender in contenders],
+        "num_splits": options.num_splits,
         "pdl": options.pdl,
         "scale": SCALE,
         "eps": EPS,
-        "seconds": time.perf_counter() - started,
     }
-    name = torch.cuda.get_device_properties(device).name
-    report.print_table(rows, f"{name}, PDL {'on' if options.pdl else 'off'}, {method['seconds']:.0f} s")
+    budget = Budget(options.budget, sum(len(fitting) for _, fitting in plan))
+    rows: list[Row] = []
+    broken = ""
+    for number, (load, fitting) in enumerate(plan, 1):
+
+        def say(text: str, place: str = f"[{number}/{len(plan)}] {load}") -> None:
+            _say(f"{budget.elapsed():6.1f} s  {place}: {text}")
+
+        try:
+            for row in compare(
+                load, fitting, contenders, device=device, rounds=options.replays, budget=budget, say=say
+            ):
+                rows.append(row)
+                say(" ".join(report.cells(row)[1:]))
+                if options.json:
+                    # After every row, so that a run that is stopped leaves what it has.
+                    report.write_json(options.json, report.document(rows, heading, method))
+            clean_up()
+        except (DeviceFault, RuntimeError, ValueError) as error:
+            # A fault of the device spoils everything after it: report what there is.
+            broken = f"load {load}: {error}"
+            break
+
+    method |= {"seconds": budget.elapsed(), "broken": broken}
+    content = report.document(rows, heading, method)
+    gpu, pdl = heading["machine"]["gpu"], "on" if options.pdl else "off"
+    report.print_report(rows, f"{gpu}, PDL {pdl}, {method['seconds']:.0f} s")
     if options.json:
-        report.write_json(options.json, report.document(rows, device, method))
+        report.write_json(options.json, content)
+    if options.plots:
+        from benchmarks.plots import draw
+
+        for path in draw(content, options.plots):
+            print(path)
     if broken:
         print(f"error: {broken}", file=sys.stderr)
         return 1
-    wanted = ("ours", "pair", "fa3") if options.fa3 else ("ours",)
+    wanted = {OURS, NAMED, *(["fa3"] if options.fa3 else [])} & {contender.key for contender in contenders}
+    wanted |= set(options.contenders or [])
     entries = [row.entry(key) for row in rows for key in wanted]
-    return 0 if all(entry and entry.status == TIMED for entry in entries) else 1
+    return 0 if rows and all(entry and entry.status == TIMED for entry in entries) else 1
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _refuse(reason: str) -> int:

@@ -39,7 +39,8 @@ from typing import Any
 import torch
 
 from benchmarks.contenders import OUR_MODULES, import_first
-from benchmarks.problem import EPS, SCALE, Problem, Shape
+from benchmarks.loads import Load
+from benchmarks.problem import EPS, SCALE, Problem
 from benchmarks.timing import Summary, summarize
 
 #: Calls of one sample: far fewer than the launches that the driver queues.
@@ -56,7 +57,7 @@ Way = Callable[[], object]
 
 def ways(module: Any, device: torch.device) -> dict[str, tuple[Way, torch.Tensor | None]]:
     """Return what is timed, by name, each with the output that it writes."""
-    problem = Problem(Shape(1, 1, 512), calls=4, copies=1, max_seq_len=LONG, device=device)
+    problem = Problem(Load.even(1, 1, 512), calls=4, copies=1, max_seq_len=LONG, device=device)
     call_out, split_out, operator_out, executor_out = problem.outputs()
     tensors = (problem.q, problem.gate, problem.cache(0), problem.block_table, problem.seq_lens)
     given = {"max_seq_len": SHORT, "scale": SCALE, "eps": EPS}

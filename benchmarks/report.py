@@ -11,106 +11,106 @@ from typing import Any
 
 import torch
 
-from benchmarks.compare import FAILED, WRONG, Comparison
-from benchmarks.timing import Summary
+from benchmarks.results import LIMIT, NAMED, OURS, UNAVAILABLE, Row, missing, summary
 
-#: Characters that a line of the table may need.
-LEAST_WIDTH = 180
+HEADERS = ("load", "deploy", "ours", "named", "best peer", "lead", "limit", "GB/s", "limit%", "peer")
 
-HEADERS = (
-    "R H L",
-    "ours µs",
-    "FA3 + norm-gate µs",
-    "FA3 alone µs",
-    "norm-gate µs",
-    "pair / ours",
-    "cache MB",
-    "ours GB/s",
-    "noise µs",
-    "worst error ours / pair",
+NOTES = """\
+Medians, microseconds a call, cold pages, CUDA graphs. deploy: max_seq_len, in cache entries.
+ours: a call that names no variant and no splits; named: as the module recommends for the load.
+best peer: attention of a library, then the norm-gate kernel. lead: best peer over ours.
+limit: a kernel that only reads the live pages, and its GB/s; limit%: limit over ours."""
+
+SHORT = {UNAVAILABLE: "n/a"}
+
+#: Packages whose versions are recorded where they are installed.
+PACKAGES = (
+    "triton",
+    "nvidia-cutlass-dsl",
+    "flashinfer-python",
+    "apache-tvm-ffi",
+    "flash-attn",
+    "flash-attn-4",
+    "vllm",
 )
 
 
-def spread(summary: Summary | None, status: str) -> str:
-    """Return median and [10th .. 90th percentile], or why there is none."""
-    if summary is None:
-        return status
-    return f"{summary.median:.2f} [{summary.p10:.2f}..{summary.p90:.2f}]"
+def number(value: float | None, form: str) -> str:
+    """Return a formatted number, a dash where there is none."""
+    return "-" if value is None else format(value, form)
 
 
-def cells(row: Comparison) -> list[str]:
+def cells(row: Row) -> list[str]:
     """Return one line of the table."""
 
     def time_of(key: str) -> str:
         entry = row.entry(key)
-        return spread(entry.microseconds, entry.status) if entry else "-"
+        if entry is not None and entry.microseconds is None:
+            return SHORT.get(entry.status, entry.status)
+        return number(row.median(key), ".2f")
 
-    def error_of(key: str) -> str:
-        entry = row.entry(key)
-        return "-" if entry is None or entry.worst_error is None else f"{entry.worst_error:.1e}"
-
-    def number(value: float | None, form: str) -> str:
-        return "-" if value is None else format(value, form)
-
+    peer = row.best_peer
     return [
-        str(row.shape),
-        time_of("ours"),
-        time_of("pair"),
-        time_of("fa3"),
-        time_of("norm_gate"),
-        number(row.ratio(), ".2f"),
-        number(row.shape.read_bytes / 1e6, ".2f"),
-        number(row.gigabytes_per_second("ours"), ".0f"),
-        number(row.noise_microseconds, ".3f"),
-        f"{error_of('ours')} / {error_of('pair')}",
+        str(row.load),
+        str(row.max_seq_len),
+        time_of(OURS),
+        time_of(NAMED),
+        number(row.median(peer.key) if peer else None, ".2f"),
+        number(row.lead(OURS), ".2f"),
+        time_of(LIMIT),
+        number(row.gigabytes_per_second(LIMIT), ".0f"),
+        number(row.limit_fraction(OURS), ".0%"),
+        peer.key if peer else "-",
     ]
 
 
-def remarks(rows: Sequence[Comparison]) -> list[str]:
-    """Return why something was not timed, each reason once."""
-    lines: dict[str, None] = {}
-    for row in rows:
-        for entry in row.entries:
-            if entry.reason:
-                # What failed or was wrong may be so at this shape alone; what is missing is so at all.
-                where = f" at {row.shape}" if entry.status in (FAILED, WRONG) else ""
-                lines[f"{entry.name}: {entry.status}{where}: {entry.reason}"] = None
-    return list(lines)
+def table(rows: Sequence[Row]) -> str:
+    """Return the rows as columns padded with blanks, the first line underlined."""
+    lines = [list(HEADERS), *map(cells, rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(HEADERS))]
+
+    def padded(line: Sequence[str]) -> str:
+        cells = [
+            cell.ljust(width) if column in (0, len(HEADERS) - 1) else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        return "  ".join(cells).rstrip()
+
+    rule = "  ".join("-" * width for width in widths)
+    return "\n".join([padded(lines[0]), rule, *map(padded, lines[1:])])
 
 
-def plain_table(lines: Sequence[Sequence[str]]) -> str:
-    """Return columns padded with blanks, the first line underlined."""
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    padded = [
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
+def summary_lines(rows: Sequence[Row]) -> list[str]:
+    """Return the geometric means of the leads, a line a group of rows that has any."""
+    lines = []
+    for group, of_group in summary(rows).items():
+        parts = [
+            f"{label} {found['geometric_mean_lead']:.2f} ({found['least_lead']:.2f} at least, "
+            f"below 1 at {found['behind']} of {found['rows']})"
+            for label, found in zip(("ours", "named"), of_group.values(), strict=True)
+            if found["rows"]
+        ]
+        if parts:
+            lines.append(f"geometric mean lead, {group}: {'; '.join(parts)}")
+    return lines
+
+
+def missing_lines(rows: Sequence[Row]) -> list[str]:
+    """Return what was not timed, a line a reason."""
+    return [
+        f"not timed: {item['name']}: {item['status']}: {item['reason']} ({item['where']})"
+        for item in missing(rows)
     ]
-    return "\n".join([padded[0], "  ".join("-" * width for width in widths), *padded[1:]])
 
 
-def print_table(rows: Sequence[Comparison], header: str) -> None:
-    """Print the table on standard output, by rich where it is installed."""
-    lines = [list(HEADERS)] + [cells(row) for row in rows]
+def print_report(rows: Sequence[Row], header: str) -> None:
+    """Print table, summary and what is missing on standard output."""
     print(header)
-    try:
-        from rich.console import Console
-        from rich.table import Table
-    except ImportError:
-        print(plain_table(lines))
-    else:
-        # A narrow terminal breaks the lines itself; rich would cut the figures off.
-        console = Console(width=max(Console().width, LEAST_WIDTH))
-        table = Table()
-        for index, title in enumerate(HEADERS):
-            table.add_column(title, justify="left" if index == 0 else "right", no_wrap=True)
-        for line in lines[1:]:
-            table.add_row(*line)
-        console.print(table)
-    print(
-        "Medians [10th..90th percentile] over the rounds, microseconds a call, cold cache, in a CUDA graph."
-    )
-    for remark in remarks(rows):
-        print(remark)
+    if rows:
+        print(table(rows))
+        print(NOTES)
+    for line in (*summary_lines(rows), *missing_lines(rows)):
+        print(line)
 
 
 def machine(device: torch.device) -> dict[str, Any]:
@@ -135,23 +135,28 @@ def versions() -> dict[str, str | None]:
         "cuda": torch.version.cuda,
     }
     installed = {item.name.lower(): item.version for item in metadata.distributions() if item.name}
-    return result | {package: installed.get(package) for package in ("triton", "nvidia-cutlass-dsl")}
+    return result | {package: installed.get(package) for package in PACKAGES}
 
 
-def document(rows: Sequence[Comparison], device: torch.device, method: dict[str, Any]) -> dict[str, Any]:
+def heading(device: torch.device) -> dict[str, Any]:
+    """Return when, on what and with what is measured."""
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"date": date, "machine": machine(device), "versions": versions()}
+
+
+def document(rows: Sequence[Row], heading: dict[str, Any], method: dict[str, Any]) -> dict[str, Any]:
     """Return the whole result; `method` says how it was run."""
-    return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": machine(device),
-        "versions": versions(),
+    return heading | {
         "method": method,
-        "shapes": [row.as_dict() for row in rows],
+        "summary": summary(rows),
+        "missing": missing(rows),
+        "rows": [row.as_dict() for row in rows],
     }
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write strict JSON, in which a NaN becomes null."""
-    path.write_text(json.dumps(_finite(content), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(_finite(content), indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def _finite(value: Any) -> Any:

@@ -26,7 +26,8 @@ from pathlib import Path
 import torch
 
 from benchmarks.contenders import OUR_MODULES, import_first
-from benchmarks.problem import EPS, SCALE, Problem, Shape
+from benchmarks.loads import Load
+from benchmarks.problem import EPS, SCALE, Problem
 from benchmarks.timing import Summary, summarize
 
 DEPLOYMENTS = ({"max_seq_len": 2048}, {"max_seq_len": 131072}, {"max_seq_len": 131072, "window": 2048})
@@ -47,7 +48,8 @@ def start(folder: str | None) -> dict[str, float]:
         module.prepare(kv_heads=1, **deployment, from_dir=folder)
     prepared = time.perf_counter()
 
-    problem = Problem(Shape(1, 1, 512), calls=1, copies=1, max_seq_len=2048, device=torch.device("cuda", 0))
+    load, device = Load.even(1, 1, 512), torch.device("cuda", 0)
+    problem = Problem(load, calls=1, copies=1, max_seq_len=2048, device=device)
     (out,) = problem.outputs()
     tensors = (problem.q, problem.gate, problem.cache(0), problem.block_table, problem.seq_lens)
     torch.cuda.synchronize()

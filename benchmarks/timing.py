@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
-#: Replays of every graph before the first that counts.
+#: Replays of every graph before the first that counts, at most.
 WARM_UP_ROUNDS = 10
+#: Seconds that those replays may take, for graphs so long that fewer will do.
+WARM_UP_SECONDS = 0.3
 #: Fewer rounds than this give no percentiles worth printing.
 LEAST_ROUNDS = 20
 
@@ -111,14 +113,17 @@ def interleaved(
             marks.append((index, begin, end))
         return marks
 
+    def seconds(warm_up_rounds: int) -> float:
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        for _ in range(warm_up_rounds):
+            one_round(forwards)
+        torch.cuda.synchronize()
+        return time.perf_counter() - started
+
     forwards = list(range(len(graphs)))
-    one_round(forwards)
-    torch.cuda.synchronize()
-    started = time.perf_counter()
-    for _ in range(WARM_UP_ROUNDS):
-        one_round(forwards)
-    torch.cuda.synchronize()
-    per_round = (time.perf_counter() - started) / WARM_UP_ROUNDS
+    warm_up_rounds = max(2, min(WARM_UP_ROUNDS, int(WARM_UP_SECONDS / max(seconds(1), 1e-9))))
+    per_round = seconds(warm_up_rounds) / warm_up_rounds
 
     marks = []
     for number in range(plan_rounds(rounds, per_round, budget_seconds)):

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.problem import HEAD_DIM, PAGE_SIZE, SCALE, TOKENS, Problem
+from benchmarks.contenders.base import Attention, Availability
+from benchmarks.loads import HEAD_DIM, PAGE_SIZE, TOKENS
+from benchmarks.problem import SCALE, Problem
 
 ENVIRONMENT_VARIABLE = "STAGEWRIGHT_FA3_LIBRARY"
 LIBRARY_IN_VLLM = Path("vllm_flash_attn", "_vllm_fa3_C.abi3.so")
@@ -57,22 +59,34 @@ class Library:
         return f"{self.path.name} sha256:{digest[:16]}"
 
 
-class FlashAttention3:
-    """Calls for one problem; the scheduler metadata is computed here, once for all calls."""
+class FlashAttention3(Attention):
+    """As vLLM calls it: causal, paged, variable-length queries, its own heuristics."""
 
-    def __init__(self, problem: Problem):
+    key, name = "fa3", "FlashAttention 3"
+
+    def __init__(self, library: Library):
+        self.library = library
+
+    def available(self) -> Availability:
+        """Whether its library is there, loads, and is for this GPU."""
+        reason = self.library.load()
+        return Availability(not reason, reason)
+
+    def prepare(self, problem: Problem) -> None:
+        """Compute the scheduler metadata, which vLLM does once a step for all layers."""
         self.problem = problem
-        shape = problem.shape
-        self.q = problem.q.view(shape.tokens, shape.query_heads, HEAD_DIM)
+        self.details = {"library": self.library.description}
+        load = problem.load
+        self.q = problem.q.view(load.tokens, load.query_heads, HEAD_DIM)
         # Its window counts the keys to the left of a token's own.
-        self.window_left = NO_WINDOW if shape.window is None else shape.window - 1
-        self.window_right = NO_WINDOW if shape.window is None else 0
+        self.window_left = NO_WINDOW if load.window is None else load.window - 1
+        self.window_right = NO_WINDOW if load.window is None else 0
         self.scheduler_metadata = torch.ops._vllm_fa3_C.get_scheduler_metadata(
-            shape.requests,  # batch_size
+            load.requests,  # batch_size
             TOKENS,  # max_seqlen_q
             problem.max_seq_len,  # max_seqlen_k
-            shape.query_heads,  # num_heads
-            shape.kv_heads,  # num_heads_k
+            load.query_heads,  # num_heads
+            load.kv_heads,  # num_heads_k
             HEAD_DIM,  # headdim
             HEAD_DIM,  # headdim_v
             torch.bfloat16,  # qkv_dtype
@@ -93,8 +107,8 @@ class FlashAttention3:
             0,  # sm_margin
         )
 
-    def __call__(self, index: int, out: torch.Tensor) -> None:
-        """Write attention of call `index` into `out`, [8 R, 8 H, 64] or as many elements."""
+    def attend(self, index: int, out: torch.Tensor) -> torch.Tensor:
+        """Call its operator."""
         problem = self.problem
         k, v = problem.keys_values(index)
         torch.ops._vllm_fa3_C.fwd(
@@ -104,7 +118,7 @@ class FlashAttention3:
             None,  # k_new
             None,  # v_new
             None,  # q_v
-            out.view(self.q.shape),
+            out,
             problem.cu_seqlens_q,
             None,  # cu_seqlens_k
             None,  # cu_seqlens_k_new
@@ -136,6 +150,7 @@ class FlashAttention3:
             0,  # cp_rank
             None,  # cp_tot_seqused_k
         )
+        return out
 
 
 def _find() -> Path | None:
