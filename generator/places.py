@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import functools
 import re
 import traceback
 from collections.abc import Iterator
@@ -60,7 +61,7 @@ def home(path: Path, number: int, root: Path = WORKSHOP) -> Place:
 def _same_line(lines: list[str], source: list[str], number: int) -> int | None:
     """The line of `source` that line `number` of the generated `lines` was copied from."""
     try:
-        spans, homes = _spans(lines), _spans(source)
+        spans, homes = _spans("\n".join(lines)), _spans("\n".join(source))
     except (SyntaxError, ValueError):
         return None
     for name, (first, last) in spans.items():
@@ -78,10 +79,11 @@ def _same_line(lines: list[str], source: list[str], number: int) -> int | None:
     return same[0] if len(same) == 1 else None
 
 
-def _spans(lines: list[str]) -> dict[str, tuple[int, int]]:
+@functools.lru_cache(maxsize=64)
+def _spans(text: str) -> dict[str, tuple[int, int]]:
     """The first and the last line of each top-level function and class, decorators included."""
     spans = {}
-    for node in ast.parse("\n".join(lines)).body:
+    for node in ast.parse(text).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
             spans[node.name] = (first, node.end_lineno or first)

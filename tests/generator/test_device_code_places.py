@@ -60,8 +60,8 @@ BROKEN = {
 PTXAS = ("stages/ptx/arithmetic.py", '"ex2.approx.ftz.f32 $0, $1;"', '"ex2.bogus.f32 $0, $1;"')
 """An edit that only ptxas objects to."""
 
-TO_THE_END = ("an unknown name", "a dynamic if that defines a name")
-"""Faults that a user's command is run for; the others are told to the function behind it."""
+TO_THE_END = ("a dynamic if that defines a name",)
+"""A fault that a user's command is run for, in CuTe DSL's own words; the others are told to the function."""
 
 
 def edit(path, old, new):

@@ -1,4 +1,7 @@
-"""`python -m generator verify`: what is right passes, and a fault of one line fails and is named."""
+"""`python -m generator verify`: what is right passes, and a fault of one line fails and is named.
+
+The shipped spec is verified by README.md's first example, a new epilogue by the one of docs/stages.md.
+"""
 
 import dataclasses
 import json
@@ -8,7 +11,6 @@ import shutil
 import pytest
 import torch
 
-from generator.plan import load_plan
 from generator.verify import missing_references
 from tests.generator.command import as_attention, call, copy_checkout, first_variant, run
 from tests.generator.fakes import SPEC, plan_of
@@ -29,18 +31,6 @@ def edit(path, old, new):
     text = path.read_text()
     assert text.count(old) == 1
     path.write_text(text.replace(old, new))
-
-
-def test_the_shipped_spec_passes(tmp_path):
-    """Every variant of every module is within 2 ulps in all of its problems."""
-    folder = copy_checkout(tmp_path, "emulator", "verification", shipped=True)
-    result = run(folder, "verify", "--json")
-    assert result.returncode == 0, result.stderr
-    outcomes = json.loads(result.stdout)
-    modules = load_plan(folder / "spec.yaml").modules
-    variants = [(module.name, variant.name) for module in modules for variant in module.variants]
-    assert list(dict.fromkeys((o["module"], o["variant"]) for o in outcomes)) == variants
-    assert all(o["verdict"] == "ok" and 0 <= o["ulps"] <= 2 for o in outcomes)
 
 
 def test_a_table_shows_every_problem(checkout):
@@ -104,20 +94,6 @@ def test_a_fault_that_gives_right_numbers_fails_and_its_line_is_named(checkout):
     ):
         assert part in result.stderr
     assert "Traceback" not in result.stderr and str(checkout) not in result.stderr
-
-
-def test_a_new_epilogue_is_one_file_and_a_line_of_the_spec(checkout):
-    """The gate without the norm: verified against the reference that the stage's own file declares."""
-    stage = checkout / "stages/epilogue/gate.py"
-    shutil.copy(checkout / "stages/epilogue/norm_gate.py", stage)
-    edit(stage, "mul(mul(x, norm), self._sigmoid(g))", "mul(x, self._sigmoid(g))")
-    edit(stage, " * (attended.square().mean(-1, keepdim=True) + eps).rsqrt()", "")
-    edit(checkout / "spec.yaml", "epilogue: norm_gate", "epilogue: gate")
-    result = run(checkout, "verify", "--json")
-    assert result.returncode == 0, result.stderr
-    outcomes = json.loads(result.stdout)
-    assert [outcome["verdict"] for outcome in outcomes] == ["ok"] * 3
-    assert all(outcome["ulps"] <= 2 for outcome in outcomes)
 
 
 def test_a_wrong_reference_is_wrong(checkout):
