@@ -31,8 +31,11 @@ def require_warps(machine: Machine, group: Group, instruction: Instruction) -> N
         )
 
 
-@operation("bar.sync", "bar.cta.sync", "barrier.sync", "barrier.cta.sync", "bar.arrive", "bar.cta.arrive")
-@operation("barrier.arrive", "barrier.cta.arrive")
+@operation(
+    *("bar.sync", "bar.cta.sync", "barrier.sync", "barrier.cta.sync"),
+    *("bar.arrive", "bar.cta.arrive", "barrier.arrive", "barrier.cta.arrive"),
+    forms=["bar{.cta}.sync|arrive", "barrier{.cta}.sync|arrive{.aligned}"],
+)
 def cta_barrier(instruction: Instruction) -> Operation:
     """bar.sync a{, b} waits for b threads (all of the CTA); bar.arrive a, b only arrives."""
     waits = instruction.has("sync")
@@ -57,10 +60,14 @@ def cta_barrier(instruction: Instruction) -> Operation:
     return Operation(run=run, inputs=inputs, blocking=waits, converged=aligned)
 
 
-@operation("barrier.cluster.arrive", "barrier.cluster.wait")
+@operation(
+    *("barrier.cluster.arrive", "barrier.cluster.wait"),
+    forms=["barrier.cluster.arrive{.release|relaxed}{.aligned}", "barrier.cluster.wait{.acquire}{.aligned}"],
+)
 def cluster_barrier(instruction: Instruction) -> Operation:
     """The two halves of the cluster's barrier."""
     waits, aligned = instruction.has("wait"), instruction.has("aligned")
+    () = instruction.operands
 
     def run(machine: Machine, group: Group) -> Any:
         if aligned:
@@ -71,7 +78,7 @@ def cluster_barrier(instruction: Instruction) -> Operation:
     return Operation(run=run, blocking=waits, converged=aligned)
 
 
-@operation("bar.warp.sync")
+@operation("bar.warp.sync", forms=["bar.warp.sync"])
 def warp_barrier(instruction: Instruction) -> Operation:
     """Lanes of a warp meet."""
     (mask,) = instruction.operands

@@ -62,12 +62,10 @@ def targets(operand: Operand) -> tuple[Operand, ...]:
     return (operand.first, operand.second) if isinstance(operand, Pair) else (operand,)
 
 
-@operation("shfl.sync")
+@operation("shfl.sync", forms=["shfl.sync.up|down|bfly|idx.b32"])
 def shfl(instruction: Instruction) -> Operation:
     """A value from another lane; a lane that is not there gives nothing that may be used, here poison."""
     how = instruction.parts[2]
-    if how not in ("up", "down", "bfly", "idx") or instruction.type != "b32" or len(instruction.parts) != 4:
-        instruction.refuse()
     target, source, b, c, mask = instruction.operands
     out = targets(target)
     plain = all(isinstance(operand, Immediate) for operand in (b, c, mask))
@@ -118,12 +116,10 @@ def source_lanes(how: str, lane: Array, b: Any, c: Any) -> tuple[Array, Array]:
     return np.where(inside, wanted, lane), np.asarray(inside)
 
 
-@operation("vote.sync")
+@operation("vote.sync", forms=["vote.sync.all|any|uni.pred", "vote.sync.ballot.b32"])
 def vote(instruction: Instruction) -> Operation:
     """all, any, uni: one predicate for the warp; ballot: its lanes as bits."""
     how = instruction.parts[2]
-    if how not in ("all", "any", "uni", "ballot"):
-        instruction.refuse()
     target, source, mask = instruction.operands
 
     def run(machine: Machine, group: Group, value: Array, members: Array) -> Array:
@@ -146,7 +142,7 @@ def vote(instruction: Instruction) -> Operation:
     return Operation(run=run, inputs=inputs, outputs=((target, kind),), converged=True)
 
 
-@operation("activemask")
+@operation("activemask", forms=["activemask.b32"])
 def activemask(instruction: Instruction) -> Operation:
     """The lanes that execute this together."""
 
@@ -157,11 +153,11 @@ def activemask(instruction: Instruction) -> Operation:
     return Operation(run=run, outputs=((instruction.operands[0], "b32"),))
 
 
-@operation("elect.sync")
+@operation("elect.sync", forms=["elect.sync"])
 def elect(instruction: Instruction) -> Operation:
     """One lane of the member mask, the lowest."""
-    out = targets(instruction.operands[0])
-    mask = instruction.operands[1]
+    target, mask = instruction.operands
+    out = targets(target)
 
     def run(machine: Machine, group: Group, members: Array) -> Any:
         machine.hooks.warp_sync(group, instruction)
@@ -186,12 +182,10 @@ _REDUCTIONS: dict[str, Any] = {
 }
 
 
-@operation("redux.sync")
+@operation("redux.sync", forms=["redux.sync.add|min|max.u32|s32", "redux.sync.and|or|xor.b32"])
 def redux(instruction: Instruction) -> Operation:
     """A reduction of 32-bit integers over the lanes of the member mask."""
     how, kind = instruction.parts[2], instruction.type
-    if how not in _REDUCTIONS or kind not in ("u32", "s32", "b32") or len(instruction.parts) != 4:
-        instruction.refuse()
     target, source, mask = instruction.operands
     reduce = _REDUCTIONS[how]
 
@@ -207,7 +201,7 @@ def redux(instruction: Instruction) -> Operation:
     return Operation(run=run, inputs=inputs, outputs=((target, kind),), converged=True)
 
 
-@operation("match.any.sync", "match.all.sync")
+@operation("match.any.sync", "match.all.sync", forms=["match.any|all.sync.b32|b64"])
 def match(instruction: Instruction) -> Operation:
     """The lanes that hold the same value (any), or all lanes if all do."""
     every, kind = instruction.parts[1] == "all", instruction.type
