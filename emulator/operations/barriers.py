@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from emulator.arrays import Array
-from emulator.errors import Divergence
+from emulator.errors import BarrierFault, Divergence
 from emulator.ptx.instruction import Instruction, Operand
 from emulator.ptx.operation import Operation, operation
 from emulator.wave.protocols import Machine
@@ -37,7 +37,7 @@ def require_warps(machine: Machine, group: Group, instruction: Instruction) -> N
     forms=["bar{.cta}.sync|arrive", "barrier{.cta}.sync|arrive{.aligned}"],
 )
 def cta_barrier(instruction: Instruction) -> Operation:
-    """bar.sync a{, b} waits for b threads (all of the CTA); bar.arrive a, b only arrives."""
+    """bar.sync a{, b} waits for b threads, or all of the CTA that have not ended; bar.arrive only arrives."""
     waits = instruction.has("sync")
     aligned = instruction.parts[0] == "bar" or instruction.has("aligned")
     if not 1 + (not waits) <= len(instruction.operands) <= 2:
@@ -47,7 +47,13 @@ def cta_barrier(instruction: Instruction) -> Operation:
         if aligned:
             require_warps(machine, group, instruction)
         barriers = machine.barriers
-        wanted = counts[0] if counts else np.full(group.size, group.geometry.block_size)
+        wanted = counts[0] if counts else np.zeros(group.size, np.uint32)
+        if counts and (wanted == 0).any():
+            raise BarrierFault(
+                "a barrier for 0 threads",
+                place=instruction.place,
+                thread=group.describe(int(np.argmax(wanted == 0))),
+            )
         keys = numbers.astype(np.int64) << 32 | wanted.astype(np.int64)
         if (keys == keys[0]).all():
             barriers.cta(int(numbers[0]), int(wanted[0]), waits, group, instruction)

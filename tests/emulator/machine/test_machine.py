@@ -95,6 +95,57 @@ def test_a_barrier_of_lanes(seed):
     assert (out == 7).all()
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_barriers_of_half_warps(seed):
+    """Each half waits for its own late lane, in one instruction."""
+    body = THREAD + """
+    mov.u32 %r5, %laneid; and.b32 %r6, %r5, 15; setp.lt.u32 %p3, %r5, 16;
+    selp.b32 %r7, 0xffff, 0xffff0000, %p3; and.b32 %r8, %r5, 16; mad.lo.s32 %r8, %r8, 4, dynamic;
+    setp.ne.u32 %p1, %r6, 0; @%p1 bra MEET; mov.b32 %r4, 0;
+    LATE: add.s32 %r4, %r4, 1; setp.le.u32 %p2, %r4, %r5; @%p2 bra LATE; st.shared.b32 [%r8], %r4;
+    MEET: bar.warp.sync %r7; ld.shared.b32 %r9, [%r8];
+    """
+    out = np.zeros(32, np.uint32)
+    launch(body + store("%r9") + "ret;", out, seed=seed, **SHARED)
+    np.testing.assert_array_equal(out, np.repeat([1, 17], 16))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_barriers_do_not_wait_for_threads_that_end_later(seed):
+    """bar.warp.sync and bar.sync of all threads: those that end count as arrived, whenever they do."""
+    end = "LATE: add.s32 %r4, %r4, 1; setp.lt.u32 %p2, %r4, 9; @%p2 bra LATE; ret;"
+    lanes = "mov.u32 %r1, %laneid; mov.b32 %r4, 0; setp.eq.u32 %p1, %r1, 3; @%p1 bra LATE;"
+    out = np.zeros(32, np.uint32)
+    launch(f"{lanes} bar.warp.sync -1; {store('1')} ret; {end}", out, seed=seed)
+    np.testing.assert_array_equal(out, np.arange(32) != 3)
+    warps = "mov.u32 %r1, %warpid; mov.b32 %r4, 0; setp.ge.u32 %p1, %r1, 2; @%p1 bra LATE;"
+    for barrier in ("bar.sync 0;", "barrier.sync 5;", "barrier.cta.sync.aligned 1; bar.sync 0;"):
+        out = np.zeros(256, np.uint32)
+        launch(f"{warps} {barrier} {store('1')} ret; {end}", out, threads=128, grid=2, seed=seed)
+        np.testing.assert_array_equal(out, np.tile(np.arange(128) < 64, 2))
+    first = f"mov.u32 %r1, %warpid; setp.ge.u32 %p1, %r1, 2; @%p1 ret; bar.sync 0; {store('1')} ret;"
+    out = np.zeros(128, np.uint32)
+    launch(first, out, threads=128, seed=seed)
+    np.testing.assert_array_equal(out, np.arange(128) < 64)
+
+
+def test_a_thread_that_arrived_and_ended_counts_once():
+    """Warp 1 arrives and ends, warp 2 never comes: it is waited for."""
+    body = """
+    mov.u32 %r1, %warpid; setp.eq.u32 %p1, %r1, 1; @%p1 bra ONE; setp.eq.u32 %p2, %r1, 2; @%p2 bra TWO;
+    bar.sync 0; ret;
+    ONE: bar.arrive 0, 96; ret;
+    TWO: bar.sync 1, 64; bar.sync 0; ret;
+    """
+    said = raised(Deadlock, body, threads=96)
+    assert "barrier 0 of their CTA: 64 of 96 threads have arrived, 32 have ended" in said
+
+
+def test_a_barrier_of_lanes_that_does_not_name_the_thread():
+    said = raised(Divergence, "bar.warp.sync 1; ret;")
+    assert "bar.warp.sync with member mask 0x1: the thread is not in it" in said and "lane 1" in said
+
+
 def test_barriers_against_their_rules():
     said = raised(
         BarrierFault,
@@ -108,8 +159,8 @@ def test_barriers_against_their_rules():
     twice = "barrier.cluster.arrive.aligned; barrier.cluster.arrive.aligned; ret;"
     assert "second arrival" in raised(BarrierFault, twice)
     assert "no arrival" in raised(BarrierFault, "barrier.cluster.wait.aligned; ret;")
-    part = "mov.u32 %r1, %laneid; setp.lt.u32 %p1, %r1, 9; @%p1 ret; bar.sync 0; ret;"
-    assert "0 of 1 threads" not in raised(Deadlock, part)
+    part = "mov.u32 %r1, %laneid; setp.lt.u32 %p1, %r1, 9; @%p1 ret; bar.sync 0, 32; ret;"
+    assert "23 of 32 threads have arrived, 9 have ended" in raised(Deadlock, part)
 
 
 def test_a_barrier_under_a_branch():
@@ -127,7 +178,7 @@ def test_a_barrier_under_a_branch():
 
 
 def test_a_deadlock_says_who_waits_for_what():
-    body = "mov.u32 %r1, %warpid; setp.eq.u32 %p1, %r1, 1; @%p1 bra END; bar.sync 0; END: ret;"
+    body = "mov.u32 %r1, %warpid; setp.eq.u32 %p1, %r1, 1; @%p1 bra END; bar.sync 0, 128; END: ret;"
     said = raised(Deadlock, body, threads=128, grid=2)
     assert "no thread can go on" in said
     assert "barrier 0 of their CTA: 96 of 128 threads have arrived, 32 have ended" in said
