@@ -88,8 +88,14 @@ RELAXED = "atom.relaxed.gpu.global.add.u32"
         {"atom": "atom.global.add.u32", "fence": "fence.sc.gpu;", "behind": "membar.gl;"},
         {"atom": "atom.release.gpu.global.add.u32", "behind": FENCE},
         {"atom": "atom.acquire.gpu.global.add.u32", "fence": FENCE},
+        {"atom": RELAXED, "fence": "fence.release.gpu;", "behind": "fence.acquire.gpu;"},
+        {"atom": RELAXED, "fence": "fence.release.gpu;\nfence.acq_rel.cta;", "behind": "fence.acquire.sys;"},
+        {"atom": RELAXED, "fence": FENCE, "behind": "fence.acq_rel.cta;\n" + FENCE},
     ],
-    ids=["acq_rel", "fences", "older forms", "release", "acquire"],
+    ids=[
+        *("acq_rel", "fences", "older forms", "release", "acquire", "fences of one direction"),
+        *("a release, and a narrow fence", "a narrow fence, and an acquire"),
+    ],
 )
 def test_the_last_arriver_sees_all_partials(pieces, seed):
     """Release, counter, acquire: in every form that the memory model has for it."""
@@ -107,6 +113,12 @@ def test_the_last_arriver_sees_all_partials(pieces, seed):
         {"atom": RELAXED, "behind": FENCE},
         {"atom": RELAXED, "before": FENCE + "\nbar.sync 0;", "behind": FENCE},
         {"atom": RELAXED, "fence": "fence.acq_rel.cta;", "behind": FENCE},
+        {"atom": RELAXED, "fence": FENCE, "behind": "fence.acq_rel.cta;"},
+        {"atom": RELAXED, "fence": FENCE, "behind": "fence.acq_rel.cluster;"},
+        {"atom": RELAXED, "fence": "fence.acquire.gpu;", "behind": FENCE},
+        {"atom": RELAXED, "fence": FENCE, "behind": "fence.release.gpu;"},
+        {"atom": "atom.release.gpu.global.add.u32", "behind": "fence.release.gpu;"},
+        {"atom": "atom.acquire.gpu.global.add.u32", "fence": "fence.acquire.gpu;"},
         {"atom": "atom.acq_rel.cta.global.add.u32"},
         {"before": ""},
         {"last": 2},
@@ -117,6 +129,12 @@ def test_the_last_arriver_sees_all_partials(pieces, seed):
         "no release",
         "fence in another thread",
         "cta fence",
+        "cta fence behind",
+        "cluster fence behind",
+        "acquire for release",
+        "release for acquire",
+        "release for acquire behind an atom",
+        "acquire for release before an atom",
         "cta scope",
         "no barrier before",
         "a CTA too early",
@@ -131,6 +149,47 @@ def test_a_race_on_a_global_workspace(pieces):
         where = {line_of(kernel(body, 2), text) for text in ("st.global", "atom", "ld.global.b32 %r5")}
         assert caught.value.line in where
         assert "argument 0" in caught.value.address or "argument 1" in caught.value.address
+
+
+HAND_OVER = """
+    mov.u32 %r0, %ctaid.x;
+    setp.ne.u32 %p0, %r0, 0;
+    @%p0 bra READ;
+    st.global.b32 [%d0], 7;
+    {release}
+    st.relaxed.gpu.global.b32 [%d0+4], 1;
+    ret;
+    READ:
+    ld.relaxed.gpu.global.b32 %r1, [%d0+4];
+    setp.eq.u32 %p1, %r1, 0;
+    @%p1 bra READ;
+    {acquire}
+    ld.global.b32 %r2, [%d0];
+"""
+"""CTA 0 stores a number and sets a flag; CTA 1 polls the flag and reads the number."""
+
+
+def test_fences_of_one_direction_around_a_flag():
+    for release in ("fence.release.gpu;", FENCE):
+        for acquire in ("fence.acquire.gpu;", FENCE):
+            for seed in SEEDS[:6]:
+                body = HAND_OVER.format(release=release, acquire=acquire)
+                run(body, np.zeros(2, np.uint32), grid=2, block=1, seed=seed)
+    for release, acquire in (("fence.acquire.gpu;", FENCE), (FENCE, "fence.release.gpu;"), ("", FENCE)):
+        body = HAND_OVER.format(release=release, acquire=acquire)
+        fails(Race, "written by thread", body, np.zeros(2, np.uint32), at="ld.global", grid=2, block=1)
+
+
+def test_each_lane_fences_for_itself():
+    """Lane 0 releases at cta scope, and lane 1's fence at gpu scope is not lane 0's."""
+    lanes = "setp.eq.u32 %p2, %tid, {lane};\n@%p2 fence.acq_rel.{scope};\n"
+    store = "setp.eq.u32 %p2, %tid, 0;\n@%p2 st.relaxed"
+    both = HAND_OVER.replace("st.relaxed", store).replace("st.global", store.replace("relaxed", "global"))
+    late = lanes.format(lane=0, scope="cta") + lanes.format(lane=1, scope="gpu")
+    right = lanes.format(lane=0, scope="gpu") + lanes.format(lane=1, scope="cta")
+    run(both.format(release=right, acquire=FENCE), np.zeros(2, np.uint32), grid=2, block=2)
+    body = both.format(release=late, acquire=FENCE)
+    fails(Race, "written by thread 0", body, np.zeros(2, np.uint32), at="ld.global", grid=2, block=2)
 
 
 def test_ctas_that_store_to_one_place():
