@@ -192,6 +192,75 @@ def test_each_lane_fences_for_itself():
     fails(Race, "written by thread 0", body, np.zeros(2, np.uint32), at="ld.global", grid=2, block=2)
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "at"),
+    [
+        ("atom.global.add.u64 %d2, [%d0], 1;", "atom.global.add.u32 %r2, [%d0], 1;", "add.u32"),
+        ("atom.global.add.u32 %r2, [%d0+4], 1;", "atom.global.add.u64 %d2, [%d0], 1;", "add.u64"),
+        ("red.global.add.u64 [%d0], 1;", "red.global.add.u32 [%d0+4], 1;", "add.u32"),
+        (
+            "atom.relaxed.gpu.global.cas.b16 %h1, [%d0], 1, 2;",
+            "atom.global.add.u32 %r2, [%d0], 1;",
+            "add.u32",
+        ),
+    ],
+)
+def test_strong_accesses_of_unlike_width_are_a_race(first, second, at):
+    """Morally strong are only those of the same bytes."""
+    body = """
+    mov.u32 %r0, %ctaid.x;
+    mov.b16 %h1, 0;
+    setp.ne.u32 %p0, %r0, 0;
+    @%p0 bra SECOND;
+    {first}
+    ret;
+    SECOND:
+    {second}
+    """
+    wrong = body.format(first=first, second=second)
+    fails(Race, "not ordered; written by thread 0", wrong, np.zeros(2, np.uint32), at=at, grid=2, block=1)
+    run(body.format(first=first, second=first), np.zeros(2, np.uint32), grid=2, block=1)
+
+
+def test_strong_loads_of_unlike_width():
+    """A vector is so many words."""
+    body = """
+    mov.u32 %r0, %ctaid.x;
+    setp.ne.u32 %p0, %r0, 0;
+    @%p0 bra SECOND;
+    st.relaxed.gpu.global.v2.b32 [%d0], {%r0, %r0};
+    ret;
+    SECOND:
+    ld.relaxed.gpu.global.b32 %r2, [%d0+4];
+    """
+    for seed in SEEDS[:4]:
+        run(body, np.zeros(2, np.uint32), grid=2, block=1, seed=seed)
+    wide = body.replace("v2.b32 [%d0], {%r0, %r0}", "b64 [%d0], 1")
+    with pytest.raises(Race, match="this read .* written by thread 0"):
+        run(wide, np.zeros(2, np.uint32), grid=2, block=1)
+
+
+CONSTANT = "no barrier or fence orders such a load"
+
+
+@pytest.mark.parametrize("resident", [None, 1])
+def test_a_non_coherent_load_of_what_the_launch_writes(resident):
+    """By another CTA, in the same wave or in one before, or by the thread itself, in either order."""
+    load, store = "ld.global.nc.b32 %r1, [%d1];", "st.global.b32 [%d1], %r0;"
+    head = "mov.u32 %r0, %ctaid.x;\nmul.wide.u32 %d2, %r0, 4;\nadd.u64 %d1, %d0, %d2;\n"
+    more = {"grid": 2, "block": 1, "resident": resident}
+    for order in (store + "\nfence.sc.gpu;\nbar.sync 0;\n" + load, load + "\nbar.sync 0;\n" + store):
+        at = order.rpartition("\n")[2]
+        fails(Race, CONSTANT, head + order, np.zeros(2, np.uint32), at=at, **more)
+    run(head + load, np.zeros(2, np.uint32), **more)
+    other = head + "xor.b32 %r3, %r0, 1;\nmul.wide.u32 %d2, %r3, 4;\nadd.u64 %d3, %d0, %d2;\n"
+    for seed in (None, 0, 1):
+        with pytest.raises(Race, match=CONSTANT):
+            run(other + load.replace("d1", "d3") + store, np.zeros(2, np.uint32), seed=seed, **more)
+    coherent = head + store + "\nld.global.b32 %r1, [%d1];"
+    run(coherent, np.zeros(2, np.uint32), **more)
+
+
 def test_ctas_that_store_to_one_place():
     """Different CTAs, no order."""
     body = "mov.u32 %r0, %ctaid.x;\nst.global.b32 [%d0], %r0;"
