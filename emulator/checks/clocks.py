@@ -171,7 +171,7 @@ class Clocks:
         self.horizon[warps] = np.take_along_axis(self.every[warps], columns, 1).min(axis=1)
 
     def meet(self, threads: Array, now: int) -> None:
-        """Lanes of a warp have met (bar.warp.sync): each of these threads comes after what all of them did."""
+        """Lanes have met (bar.warp.sync): each of these threads comes after what those of its warp did."""
         warps, masks = self.masks(threads)
         whole = masks & self.live[warps] == self.live[warps]
         for warp, mask in zip(warps[~whole].tolist(), masks[~whole].tolist(), strict=True):

@@ -203,8 +203,9 @@ class MemoryChecks:
         least = np.minimum(strong, wide)
         same = mine // geometry.cluster_size == their // geometry.cluster_size
         near = np.where(least == CTA, mine == their, np.where(least == CLUSTER, same, True))
-        held: Array = (real & near | (others == EARLIER_WAVE) & (least > CLUSTER)) & (strong > 0)
-        return held & same_bytes
+        near = real & near | (others == EARLIER_WAVE) & (least > CLUSTER)
+        held: Array = near & (strong > 0) & same_bytes
+        return held
 
     # ---- who wrote ---------------------------------------------------------------------------------
 

@@ -50,8 +50,8 @@ class Ordering:
         self._fences: dict[int, list[tuple[int, int, Row, int]]] = {}
         self._init_fenced: set[int] = set()
         self.read: dict[int, list[tuple[int, int, Row]]] = {}
-        """By warp: lanes, and what their relaxed loads have read, to be acquired by a fence: the scope at which
-        it was released, and what."""
+        """What relaxed loads have read, to be acquired by a fence. By warp: lanes, the scope at which it was
+        released, and what it was."""
 
     # ---- barriers ----------------------------------------------------------------------------------
 
@@ -149,7 +149,7 @@ class Ordering:
                 self._release(part, wide, now)
 
     def _acquire_read(self, threads: Array, wide: int) -> None:
-        """One warp's threads acquire what they have read, if this scope holds the threads that released it."""
+        """One warp's threads acquire what they have read, if the scope holds the threads that released it."""
         warp, mask = (int(each[0]) for each in self.clocks.masks(threads))
         alone = self.geometry.cta_count == self.geometry.cluster_size
         kept = []

@@ -129,13 +129,15 @@ class WaveBarriers:
         arrived, expected, of_all = self.arrived[number], self.wanted[number], self.of_all[number]
         size = machine.geometry.block_size
         if (machine.cta_alive[of_all] == size).all():
-            return (arrived == expected) & (expected > 0)
+            whole: Array = (arrived == expected) & (expected > 0)
+            return whole
         # Threads that have ended count as arrived, once: some may have arrived before.
         ended = machine.ended
         if number in self.members:
             ended = ended & ~self.members[number]
         gone = np.bincount(machine.geometry.cta_of[ended], minlength=machine.geometry.cta_count)
-        return (arrived + np.where(of_all, gone, 0) == expected) & (expected > 0)
+        complete: Array = (arrived + np.where(of_all, gone, 0) == expected) & (expected > 0)
+        return complete
 
     def _release(self, number: int, complete: Array) -> None:
         """Let the threads go on that wait at the complete barriers of these CTAs."""

@@ -236,7 +236,7 @@ def test_strong_loads_of_unlike_width():
     for seed in SEEDS[:4]:
         run(body, np.zeros(2, np.uint32), grid=2, block=1, seed=seed)
     wide = body.replace("v2.b32 [%d0], {%r0, %r0}", "b64 [%d0], 1")
-    with pytest.raises(Race, match="this read .* written by thread 0"):
+    with pytest.raises(Race, match=r"this read .* written by thread 0"):
         run(wide, np.zeros(2, np.uint32), grid=2, block=1)
 
 

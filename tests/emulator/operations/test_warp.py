@@ -162,7 +162,7 @@ def test_a_shuffle_does_not_reach_lanes_outside_its_member_mask():
 )
 def test_lanes_that_name_different_masks(code):
     """Lanes 0 to 15 name all lanes, the others themselves alone."""
-    with pytest.raises(Divergence, match="lanes .* of its member mask are not here with the same mask"):
+    with pytest.raises(Divergence, match=r"lanes .* of its member mask are not here with the same mask"):
         run(HALVES.replace("0xffff,", "0xffffffff,") + code)
 
 

@@ -187,7 +187,9 @@ def test_a_modifier_that_is_not_known_is_refused_in_a_kernel():
     for opcode in opcodes:
         wrong = [with_part(opcode, place, "clustr") for place in (1, len(opcode.split(".")))]
         for each in wrong:
-            text, count = re.subn(rf"^(\s*(?:@!?%\w+ )?){re.escape(opcode)} ", rf"\1{each} ", ptx, 1, re.M)
+            text, count = re.subn(
+                rf"^(\s*(?:@!?%\w+ )?){re.escape(opcode)} ", rf"\1{each} ", ptx, count=1, flags=re.M
+            )
             assert count
             with pytest.raises(Unsupported, match=re.escape(each) + " is not covered"):
                 compiled(text)
@@ -258,7 +260,7 @@ def test_forms():
         one.match(text.split(".")) for text in ("ld", "ld.relaxed.b32", "ld.gpu.relaxed.b32", "s.b32")
     )
     free = Forms(["atom{.relaxed|acquire}{.cta|gpu}.add.u32"], any_order=True)
-    assert free.match("atom.add.gpu.acquire.u32".split("."))
+    assert free.match(["atom", "add", "gpu", "acquire", "u32"])
     assert not any(
         free.match(text.split("."))
         for text in ("atom.add.gpu.cta.u32", "atom.u32.add", "atom.add.add.u32", "add.atom.u32")
