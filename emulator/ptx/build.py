@@ -72,7 +72,7 @@ def _jump(instruction: Instruction) -> bool:
     if instruction.parts[0] not in ("bra", "ret", "exit"):
         return False
     if not _JUMPS.match(instruction.parts):
-        instruction.refuse(f"the opcode has to be {_JUMPS}")
+        instruction.refuse(_JUMPS.explain(instruction.parts))
     if len(instruction.operands) != (instruction.parts[0] == "bra"):
         raise PtxError(f"wrong operands for {instruction.opcode}", place=instruction.place)
     return True

@@ -27,6 +27,10 @@ OWN = "{.shared|shared::cta}"
 ANY_SHARED = "{.shared|shared::cta|shared::cluster}"
 
 
+_LONG = 200
+"""Characters of forms that an error message has at most."""
+
+
 def _pattern(form: str) -> str:
     """A form as a regular expression; in the name, before the first dot, | means the same as behind it."""
     name, parts = re.fullmatch(r"([\w|]+)(.*)", form).groups()  # type: ignore[union-attr]
@@ -58,5 +62,13 @@ class Forms:
                     return True
         return False
 
-    def __str__(self) -> str:
-        return " or ".join(self.forms)
+    def explain(self, parts: Sequence[str]) -> str:
+        """What is wrong with an opcode that matches none of the forms, and the forms, unless they are long."""
+        forms = [
+            form for form in self.forms if parts[0] in form.partition(".")[0].partition("{")[0].split("|")
+        ]
+        known = {part for form in forms for part in re.findall(r"[\w:]+", form)}
+        strange = [part for part in parts[1:] if part not in known]
+        why = f"modifier .{strange[0]}" if strange else "modifiers and types that do not go together"
+        said = " or ".join(forms)
+        return f"{why}; the forms are {said}" if len(said) <= _LONG else why

@@ -110,5 +110,5 @@ def make_operation(instruction: Instruction) -> Operation:
             raise PtxError(f"wrong operands for {instruction.opcode}", place=instruction.place) from error
     if not covered:
         # A factory may have refused it before, and said why.
-        instruction.refuse(f"the opcode has to be {forms}")
+        instruction.refuse(forms.explain(instruction.parts))
     return operation

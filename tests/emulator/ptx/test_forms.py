@@ -253,6 +253,19 @@ def test_modifiers_and_types_that_do_not_go_together(text):
     refuses(opcode_of(text), text)
 
 
+def test_a_refusal_says_what_does_not_fit():
+    for text, said in (
+        ("membar.gpu;", "modifier .gpu; the forms are fence|membar.proxy"),
+        ("activemask.u32 %r1;", "modifier .u32; the forms are activemask.b32"),
+        ("ld.release.gpu.global.b32 %r1, [%rd1];", "modifier .release: `ld"),
+        ("ld.weak.gpu.global.b32 %r1, [%rd1];", "modifiers and types that do not go together: `ld"),
+        ("bra.bogus END;", "modifier .bogus; the forms are bra{.uni}"),
+    ):
+        with pytest.raises(Unsupported) as error:
+            compile_line(text)
+        assert f"is not covered: {said}" in error.value.message
+
+
 def test_forms():
     one = Forms(["ld|st{.relaxed|acquire.cta|gpu}.b32"])
     assert all(one.match(text.split(".")) for text in ("ld.b32", "st.relaxed.gpu.b32", "ld.acquire.cta.b32"))
