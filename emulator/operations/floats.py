@@ -32,6 +32,7 @@ from emulator.wave.threads import Group
     "cos",
     "tanh",
     "div",
+    any_order=True,
     forms=[
         "add|sub|mul|fma.rn|rz|rm|rp{.ftz}{.sat}.f32",
         "max|min{.ftz}{.NaN}.f32",

@@ -63,7 +63,7 @@ class Forms:
         return False
 
     def explain(self, parts: Sequence[str]) -> str:
-        """What is wrong with an opcode that matches none of the forms, and the forms, unless they are long."""
+        """What is wrong with an opcode that matches none of the forms, and the forms, unless long."""
         forms = [
             form for form in self.forms if parts[0] in form.partition(".")[0].partition("{")[0].split("|")
         ]

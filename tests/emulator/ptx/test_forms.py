@@ -35,7 +35,7 @@ TEXTS = [
     *(f"{name}.b32 %r1, %r2;" for name in ("not", "cnot", "popc", "clz", "brev")),
     *(f"{name}.approx.ftz.f32 %r1, %r2;" for name in ("ex2", "rcp", "rsqrt", "sqrt", "lg2", "sin", "cos")),
     *(f"{name}.rn.ftz.f32 %r1, %r2, %r3;" for name in ("add", "sub", "mul", "div")),
-    *(f"{name}.NaN.f32 %r1, %r2, %r3;" for name in ("max", "min")),
+    *(f"{name}.NaN.ftz.f32 %r1, %r2, %r3;" for name in ("max", "min")),
     *(f"{name}.bf16x2 %r1, %r2;" for name in ("neg", "abs", "tanh.approx", "ex2.approx.ftz")),
     *(f"{name}.sat.s32 %r1, %r2, %r3;" for name in ("add", "sub")),
     *(f"{name}.relu.s32 %r1, %r2, %r3;" for name in ("min", "max")),
