@@ -14,7 +14,7 @@ from emulator.asynchronous.addresses import Source, check_same_cta, read_sources
 from emulator.asynchronous.engine import engine
 from emulator.asynchronous.flights import Flight
 from emulator.errors import MemoryFault
-from emulator.ptx.instruction import Instruction
+from emulator.ptx.instruction import Instruction, Operand
 from emulator.ptx.operation import Operation, operation
 from emulator.wave.protocols import Machine
 from emulator.wave.threads import Group
@@ -23,14 +23,20 @@ _PIECE = 16
 """Bytes of a bulk copy that land together."""
 
 
-@operation("cp.async.bulk.shared::cluster", "cp.async.bulk.shared::cta")
+@operation(
+    *("cp.async.bulk.shared::cluster", "cp.async.bulk.shared::cta"),
+    forms=[
+        "cp.async.bulk.shared::cluster|shared::cta.global.mbarrier::complete_tx::bytes{.L2::cache_hint}",
+        "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes",
+    ],
+)
 def _bulk_to_shared(instruction: Instruction) -> Operation:
     if instruction.has("multicast::cluster") or not instruction.has("mbarrier::complete_tx::bytes"):
         instruction.refuse()
     to, source = instruction.parts[3], instruction.parts[4]
     if source not in ("global", "shared::cta"):
         instruction.refuse(f"from {source}")
-    target, start, size, barrier = instruction.operands[:4]
+    target, start, size, barrier = _without_policy(instruction, 4)
 
     def run(
         machine: Machine, group: Group, at: Array, source_at: Array, sizes: Array, to_barrier: Array
@@ -63,11 +69,14 @@ def _bulk_to_shared(instruction: Instruction) -> Operation:
     return Operation(run, inputs=inputs)
 
 
-@operation("cp.async.bulk.global.shared::cta")
+@operation(
+    "cp.async.bulk.global.shared::cta",
+    forms=["cp.async.bulk.global.shared::cta.bulk_group{.L2::cache_hint}"],
+)
 def _bulk_to_global(instruction: Instruction) -> Operation:
     if not instruction.has("bulk_group") or instruction.has("cp_mask"):
         instruction.refuse()
-    target, start, size = instruction.operands[:3]
+    target, start, size = _without_policy(instruction, 3)
 
     def run(machine: Machine, group: Group, at: Array, source_at: Array, sizes: Array) -> None:
         pieces, index, step = _pieces(sizes, (at, source_at), group, instruction)
@@ -98,6 +107,13 @@ def _bulk_to_global(instruction: Instruction) -> Operation:
             engine(machine).issue(flight)
 
     return Operation(run, inputs=((target, "b64"), (start, "b64"), (size, "u32")))
+
+
+def _without_policy(instruction: Instruction, count: int) -> tuple[Operand, ...]:
+    """The operands but for a cache policy, which has no effect on what is copied."""
+    if len(instruction.operands) != count + instruction.has("L2::cache_hint"):
+        raise ValueError("operands")
+    return instruction.operands[:count]
 
 
 def _pieces(

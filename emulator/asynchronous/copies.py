@@ -20,7 +20,13 @@ from emulator.wave.protocols import Machine
 from emulator.wave.threads import Group
 
 
-@operation("st.async")
+@operation(
+    "st.async",
+    forms=[
+        "st.async{.weak}{.shared::cluster}.mbarrier::complete_tx::bytes{.v2|v4}"
+        ".b32|b64|u32|u64|s32|s64|f32|f64"
+    ],
+)
 def _store(instruction: Instruction) -> Operation:
     address, source, barrier = instruction.operands
     if not instruction.has("mbarrier::complete_tx::bytes"):
@@ -51,7 +57,10 @@ def _store(instruction: Instruction) -> Operation:
     return Operation(run, inputs=inputs)
 
 
-@operation("cp.async.ca", "cp.async.cg")
+@operation(
+    *("cp.async.ca", "cp.async.cg"),
+    forms=["cp.async.ca|cg.shared|shared::cta.global{.L2::cache_hint}{.L2::64B|L2::128B|L2::256B}"],
+)
 def _copy(instruction: Instruction) -> Operation:
     operands = list(instruction.operands)
     target, source, size_operand = operands[:3]
@@ -99,16 +108,20 @@ def _copy(instruction: Instruction) -> Operation:
     return Operation(run, inputs=((target, "b64"), (source, "b64"), (extra, "pred" if ignored else "u32")))
 
 
-@operation("cp.async.commit_group", "cp.async.bulk.commit_group")
+@operation(*("cp.async.commit_group", "cp.async.bulk.commit_group"), forms=["cp.async{.bulk}.commit_group"])
 def _commit(instruction: Instruction) -> Operation:
     kind = "bulk" if instruction.has("bulk") else "cp.async"
+    () = instruction.operands
     return Operation(lambda machine, group: engine(machine).commit(kind, group))
 
 
-@operation("cp.async.wait_group", "cp.async.bulk.wait_group")
+@operation(
+    *("cp.async.wait_group", "cp.async.bulk.wait_group"),
+    forms=["cp.async.wait_group", "cp.async.bulk.wait_group{.read}"],
+)
 def _wait_group(instruction: Instruction) -> Operation:
     kind = "bulk" if instruction.has("bulk") else "cp.async"
-    count = instruction.operands[0]
+    (count,) = instruction.operands
     if not isinstance(count, Immediate):
         instruction.refuse("the number of groups has to be a constant")
     pending = count.bits
@@ -117,8 +130,10 @@ def _wait_group(instruction: Instruction) -> Operation:
     return Operation(lambda machine, group: engine(machine).wait(kind, group, pending, instruction))
 
 
-@operation("cp.async.wait_all")
+@operation("cp.async.wait_all", forms=["cp.async.wait_all"])
 def _wait_all(instruction: Instruction) -> Operation:
+    () = instruction.operands
+
     def run(machine: Machine, group: Group) -> None:
         engine(machine).commit("cp.async", group)
         engine(machine).wait("cp.async", group, None, instruction)

@@ -16,6 +16,7 @@ from emulator.arrays import Array
 from emulator.asynchronous.addresses import find, shared_offsets, space_of
 from emulator.asynchronous.engine import engine
 from emulator.errors import BarrierFault
+from emulator.ptx.forms import ANY_SHARED, OWN
 from emulator.ptx.instruction import Address, Immediate, Instruction, Operand, Sink
 from emulator.ptx.operation import Operation, operation
 from emulator.wave.protocols import Machine
@@ -36,7 +37,7 @@ def _own(machine: Machine, addresses: Array, group: Group, instruction: Instruct
     return numbers
 
 
-@operation("mbarrier.init")
+@operation("mbarrier.init", forms=[f"mbarrier.init{OWN}.b64"])
 def _init(instruction: Instruction) -> Operation:
     address, count = instruction.operands
 
@@ -47,16 +48,20 @@ def _init(instruction: Instruction) -> Operation:
     return Operation(run, inputs=((address, "b64"), (count, "u32")))
 
 
-@operation("mbarrier.inval")
+@operation("mbarrier.inval", forms=[f"mbarrier.inval{OWN}.b64"])
 def _inval(instruction: Instruction) -> Operation:
     def run(machine: Machine, group: Group, at: Array) -> None:
         offsets = shared_offsets(machine, space_of(instruction), at, 8, group, instruction)
         engine(machine).mbarriers.end(offsets, group, instruction)
 
-    return Operation(run, inputs=((instruction.operands[0], "b64"),))
+    (address,) = instruction.operands
+    return Operation(run, inputs=((address, "b64"),))
 
 
-@operation("mbarrier.arrive")
+@operation(
+    "mbarrier.arrive",
+    forms=[f"mbarrier.arrive{{.expect_tx}}{{.release|relaxed}}{{.cta|cluster}}{ANY_SHARED}.b64"],
+)
 def _arrive(instruction: Instruction) -> Operation:
     operands = list(instruction.operands)
     if instruction.has("noComplete"):
@@ -65,6 +70,8 @@ def _arrive(instruction: Instruction) -> Operation:
     state: Operand = operands.pop(0) if len(operands) > 1 and not _is_address(operands[0]) else Sink()
     address = operands.pop(0)
     extra: Operand = operands.pop(0) if operands else Immediate(1)
+    if operands:
+        raise ValueError("operands")
     announces = instruction.has("expect_tx")
 
     def run(machine: Machine, group: Group, at: Array, amounts: Array) -> Array:
@@ -84,7 +91,7 @@ def _is_address(operand: Operand) -> bool:
     return isinstance(operand, Address)
 
 
-@operation("mbarrier.expect_tx")
+@operation("mbarrier.expect_tx", forms=[f"mbarrier.expect_tx{{.relaxed}}{{.cta|cluster}}{ANY_SHARED}.b64"])
 def _expect(instruction: Instruction) -> Operation:
     def run(machine: Machine, group: Group, at: Array, amounts: Array) -> None:
         barriers = find(machine, at, group, instruction)
@@ -94,7 +101,9 @@ def _expect(instruction: Instruction) -> Operation:
     return Operation(run, inputs=((address, "b64"), (amount, "u32")))
 
 
-@operation("mbarrier.complete_tx")
+@operation(
+    "mbarrier.complete_tx", forms=[f"mbarrier.complete_tx{{.relaxed}}{{.cta|cluster}}{ANY_SHARED}.b64"]
+)
 def _complete(instruction: Instruction) -> Operation:
     def run(machine: Machine, group: Group, at: Array, amounts: Array) -> None:
         barriers, sizes = find(machine, at, group, instruction), amounts.astype(np.int64)
@@ -106,9 +115,14 @@ def _complete(instruction: Instruction) -> Operation:
     return Operation(run, inputs=((address, "b64"), (amount, "u32")))
 
 
-@operation("mbarrier.try_wait", "mbarrier.test_wait")
+@operation(
+    *("mbarrier.try_wait", "mbarrier.test_wait"),
+    forms=[f"mbarrier.try_wait|test_wait{{.parity}}{{.acquire|relaxed}}{{.cta|cluster}}{OWN}.b64"],
+)
 def _wait(instruction: Instruction) -> Operation:
-    done, address, which = instruction.operands[:3]
+    done, address, which, *limit = instruction.operands
+    if len(limit) > instruction.has("try_wait"):
+        raise ValueError("operands")
     parity = instruction.has("parity")
 
     def run(machine: Machine, group: Group, at: Array, asked: Array) -> Array:
@@ -126,9 +140,10 @@ def _wait(instruction: Instruction) -> Operation:
     return Operation(run, inputs=((address, "b64"), (which, kind)), outputs=((done, "pred"),), blocking=True)
 
 
-@operation("cp.async.mbarrier.arrive")
+@operation("cp.async.mbarrier.arrive", forms=[f"cp.async.mbarrier.arrive{{.noinc}}{OWN}.b64"])
 def _track(instruction: Instruction) -> Operation:
     raises = not instruction.has("noinc")
+    (address,) = instruction.operands
 
     def run(machine: Machine, group: Group, at: Array) -> None:
         barriers = _own(machine, at, group, instruction)
@@ -136,4 +151,4 @@ def _track(instruction: Instruction) -> Operation:
             engine(machine).mbarriers.more_arrivals(barriers)
         engine(machine).track(group, barriers, instruction)
 
-    return Operation(run, inputs=((instruction.operands[0], "b64"),))
+    return Operation(run, inputs=((address, "b64"),))

@@ -13,9 +13,8 @@ Contract
     - `MemoryFault`: a CTA that ends though nothing says that its peers are done with its shared memory.
 
     It finds what no order of execution would excuse: that a run happened to come out right does not matter.
-    What it cannot see: paths that the run did not take; faults among bytes of one granule; lanes of a warp
-    that a bar.warp.sync of fewer lanes leaves out; a missing proxy fence between ordinary and bulk accesses;
-    strong reads against later weak writes.
+    What it cannot see: paths that the run did not take; faults among bytes of one granule; a missing proxy
+    fence between ordinary and bulk accesses; strong reads against later weak writes.
 
     Cost for 8,192 threads on one core: 20 to 100 microseconds for an ordinary load, 200 to 400 for a store,
     250 for a load whose order a barrier of the CTA does not explain: half of a plain run on top of it.

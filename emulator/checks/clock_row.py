@@ -63,6 +63,11 @@ class Row:
         self.some[column] = max(int(self.some[column]), when)
         self.lanes[column] |= np.uint32(mask)
 
+    def lanes_of(self, warp: int) -> int:
+        """The lanes of a warp that `some` is about."""
+        column = self.column(warp)
+        return int(self.lanes[column]) if 0 <= column < len(self.lanes) else 0
+
     def merge(self, other: Row) -> None:
         """Add what another row knows, which is not wider."""
         at = other.columns(self.wide)

@@ -171,11 +171,31 @@ class Clocks:
         self.horizon[warps] = np.take_along_axis(self.every[warps], columns, 1).min(axis=1)
 
     def meet(self, threads: Array, now: int) -> None:
-        """The lanes of these warps have met (bar.warp.sync): each comes after what all of them did.
+        """Lanes have met (bar.warp.sync): each of these threads comes after what those of its warp did."""
+        warps, masks = self.masks(threads)
+        whole = masks & self.live[warps] == self.live[warps]
+        for warp, mask in zip(warps[~whole].tolist(), masks[~whole].tolist(), strict=True):
+            self._meet_lanes(warp, mask, now)
+        if whole.any():
+            self._meet(warps[whole], now)
 
-        Taken for the whole warp, even if the instruction names only some of its lanes.
-        """
-        self._meet(self.masks(threads)[0], now)
+    def _meet_lanes(self, warp: int, mask: int, now: int) -> None:
+        """Some lanes of a warp have met."""
+        met = self.empty(int(self.cluster_of[warp]))
+        held, apart = self.held.pop(warp, []), []
+        for lanes, row in held:
+            # A row has one time for all its lanes: merged are only rows that concern no other lanes.
+            if lanes & mask and not row.lanes_of(warp) & ~mask:
+                self.absorb(met, row)
+                lanes &= ~mask
+            elif lanes & mask:
+                apart.append(row)
+            if lanes:
+                self.held.setdefault(warp, []).append((lanes, row))
+        column = met.column(warp)
+        met.some[column], met.lanes[column] = now, mask
+        for row in (met, *apart):
+            self._hold(warp, mask, row)
 
     def _meet(self, warps: Array, now: int) -> None:
         self.every[warps, self._column(warps, warps)] = now

@@ -21,6 +21,9 @@ Visits = Mapping[int, tuple[int, int, Instruction]]
 """What each warp of other CTAs last did in a CTA's shared memory: serial, thread and instruction."""
 
 
+_NOT_COHERENT = "no barrier or fence orders such a load behind a write"
+
+
 class _Where(TypedDict):
     """Where a fault is, as `EmulatorError` takes it."""
 
@@ -109,6 +112,22 @@ class Faults:
         """Two accesses that nothing orders."""
         raise Race(
             f"a race: this {what} and an earlier access are not ordered; {did} {self._who(other, serial)}",
+            **self._where(touch, row, column),
+        )
+
+    def constant_read(self, touch: Touch, row: int, column: int, other: int, serial: int) -> NoReturn:
+        """A non-coherent load of what this launch has written."""
+        raise Race(
+            f"a race: ld.global.nc is for memory that the launch does not write; {_NOT_COHERENT}; "
+            f"written {self._who(other, serial)}",
+            **self._where(touch, row, column),
+        )
+
+    def constant_write(self, touch: Touch, row: int, column: int, serial: int) -> NoReturn:
+        """A write to what this launch has read by a non-coherent load."""
+        raise Race(
+            f"a race: a write to memory that the launch reads by ld.global.nc; {_NOT_COHERENT}; "
+            f"read at {in_words(self._events[serial])}",
             **self._where(touch, row, column),
         )
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from emulator.arrays import Array
+from emulator.arrays import Array, sparse
 from emulator.asynchronous.engine import engine
 from emulator.asynchronous.flights import Flight
 from emulator.checks.clock_row import EARLIER_WAVE
 from emulator.checks.faults import Faults
 from emulator.checks.ordering import Ordering
 from emulator.checks.scopes import CLUSTER, CTA
-from emulator.checks.shadow import FOREIGN, MBARRIER, SERIAL, Rows, Shadow, collapse
+from emulator.checks.shadow import FOREIGN, MBARRIER, SERIAL, Rows, Shadow, collapse, strong_code
 from emulator.checks.touch import Touch
 from emulator.ptx.instruction import Instruction
 from emulator.wave.regions import Region
@@ -37,7 +37,8 @@ class MemoryChecks:
         self._geometry = ordering.geometry
         self.earlier, self._ran = self._ran, self._ran + self._geometry.thread_count
         slots = self._clocks.per_cta + 1
-        self.shared = Shadow(self._machine.shared, True, slots, self._machine.shared_window)
+        peers = self._geometry.cluster_size > 1
+        self.shared = Shadow(self._machine.shared, True, slots, self._machine.shared_window, peers)
 
     def shadow(self, region: Region) -> Shadow:
         """The shadow of a region."""
@@ -80,11 +81,17 @@ class MemoryChecks:
         if shadow.stamps is None:
             return
         stamps = shadow.take(shadow.stamps, touch.rows)
-        if int(stamps.max()) <= self._floor(shadow) and not (shadow.unwritten and int(stamps.min()) == 0):
+        # The barriers of a CTA say nothing of what it reads in a peer's memory.
+        floor = 0 if touch.away is not None else self._floor(shadow)
+        if int(stamps.max()) <= floor and not (shadow.unwritten and int(stamps.min()) == 0):
             return
         if shadow.unwritten and not stamps.all():
             row, column = (int(each[0]) for each in np.nonzero(stamps == 0))
             self._faults.unwritten(touch, row, column)
+        if touch.instruction.has("nc"):
+            row, column = (int(each[0]) for each in np.nonzero(stamps))
+            other = int(self._present(shadow, shadow.take(shadow.owners, touch.rows)[row, column]))
+            self._faults.constant_read(touch, row, column, other, int(stamps[row, column] & SERIAL))
         self._compare(touch, stamps, self._bounds(touch), "read")
 
     def log_read(self, touch: Touch, now: int) -> None:
@@ -96,6 +103,10 @@ class MemoryChecks:
             if touch.away is not None:
                 slots = np.where(touch.away, self._clocks.per_cta, slots)
         shadow.log_read(now, touch.rows, self._numbered(shadow, group.threads), slots)
+        if touch.instruction.has("nc"):
+            if shadow.constant is None:
+                shadow.constant = sparse(shadow.count, np.uint32)
+            shadow.put(shadow.constant, touch.rows, np.uint32(now))
 
     def check_write(self, touch: Touch) -> None:
         """Raise unless every earlier write and read is ordered before."""
@@ -105,7 +116,13 @@ class MemoryChecks:
             stamps = shadow.take(shadow.stamps, touch.rows)
             if int(stamps.max()) > lowest:
                 self._compare(touch, stamps, bounds, "write")
-        for row, readers, serials in shadow.readers(touch.rows, bounds, self._floor(shadow), lowest):
+        if shadow.constant is not None:
+            constant = shadow.take(shadow.constant, touch.rows)
+            if constant.any():
+                first, column = (int(each[0]) for each in np.nonzero(constant))
+                self._faults.constant_write(touch, first, column, int(constant[first, column]))
+        away = touch.away is not None
+        for row, readers, serials in shadow.readers(touch.rows, bounds, self._floor(shadow), lowest, away):
             serials, readers = serials.astype(np.int64), self._present(shadow, readers)
             ok = self._clocks.ordered(touch.threads[row], readers, serials)
             if not ok.all():
@@ -168,21 +185,26 @@ class MemoryChecks:
         ok = self._clocks.ordered(touch.threads[row], owner, serials)
         if not ok.all() and touch.wide and shadow.strong is not None:
             strong = shadow.take(shadow.strong, touch.rows)[row, column]
-            ok |= self._hold_each_other(touch.threads[row], owner, touch.wide, strong)
+            ok |= self._hold_each_other(touch, row, owner, strong)
         if not ok.all():
             at = int(np.flatnonzero(~ok)[0])
             where, other = (int(row[at]), int(column[at])), int(owner[at])
             self._faults.race(touch, *where, what, "written", other, int(serials[at]))
 
-    def _hold_each_other(self, threads: Array, others: Array, wide: int, strong: Array) -> Array:
-        """Whether the scopes of two strong accesses hold both threads."""
-        real, geometry = others >= 0, self._geometry
-        mine = geometry.cta_of[threads]
+    def _hold_each_other(self, touch: Touch, row: Array, others: Array, codes: Array) -> Array:
+        """Whether two strong accesses are morally strong: of the same bytes, with scopes that hold both.
+
+        row: of the access; others, codes: the threads that wrote there, and `strong_code` of what they did.
+        """
+        real, geometry, wide = others >= 0, self._geometry, touch.wide
+        same_bytes, strong = codes >> 4 == touch.word, codes & 15
+        mine = geometry.cta_of[touch.threads[row]]
         their = geometry.cta_of[np.where(real, others, 0)]
         least = np.minimum(strong, wide)
         same = mine // geometry.cluster_size == their // geometry.cluster_size
         near = np.where(least == CTA, mine == their, np.where(least == CLUSTER, same, True))
-        held: Array = (real & near | (others == EARLIER_WAVE) & (least > CLUSTER)) & (strong > 0)
+        near = real & near | (others == EARLIER_WAVE) & (least > CLUSTER)
+        held: Array = near & (strong > 0) & same_bytes
         return held
 
     # ---- who wrote ---------------------------------------------------------------------------------
@@ -197,7 +219,9 @@ class MemoryChecks:
         if touch.wide and shadow.strong is None:
             shadow.strong = np.zeros(shadow.count, np.uint8)
         if shadow.strong is not None:
-            shadow.strong.reshape(-1, rows.width)[rows.index] = touch.wide
+            shadow.strong.reshape(-1, rows.width)[rows.index] = strong_code(
+                touch.wide, touch.word if touch.wide else 0
+            )
 
     def mark(self, touch: Touch, stamp: Any, owners: Array) -> None:
         """Set stamps, one for all or one a row, and owners, one an element."""

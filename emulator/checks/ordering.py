@@ -8,16 +8,17 @@ Contract
     - bar.warp.sync orders the lanes of a warp. No other warp-synchronous instruction does (shfl, vote, mma,
       ldmatrix), nor does running in lockstep: a lane that reads what another lane wrote needs it.
     - barrier.cluster.arrive releases, wait acquires. With arrive.relaxed nothing is released but mbarriers
-      that the arriving thread initialised before a fence.mbarrier_init, and what precedes its fence.acq_rel
-      or fence.sc of cluster scope or wider.
+      that the arriving thread initialised before a fence.mbarrier_init, and what precedes a fence that
+      releases, at cluster scope or wider.
     - An arrival at an mbarrier releases, a wait acquires; both only inside the CTA of the mbarrier unless
       they say .cluster or wider (the default is .cta). What st.async and bulk copies bring is ordered by a
       wait for the phase that counts the bytes, and of what another CTA sends, by a wait at cluster scope.
       They release nothing else of their thread.
     - Atomics, loads and stores with .release and .acquire, at a scope that holds both threads, and so do
-      relaxed ones with a fence.acq_rel or fence.sc of the same thread before (release) or behind them
-      (acquire). A fence of another thread does not count, with a bar.sync in between or without: the usual
-      pattern is bar.sync, then one thread's fence and atomic, then its fence, then bar.sync.
+      relaxed ones with a fence of the same thread before (release) or behind them (acquire). fence.acq_rel
+      and fence.sc do both, fence.release and fence.acquire one of them. A fence of another thread does not
+      count, with a bar.sync in between or without: the usual pattern is bar.sync, then one thread's fence
+      and atomic, then its fence, then bar.sync.
 """
 
 from __future__ import annotations
@@ -45,11 +46,12 @@ class Ordering:
         self._arrivals = np.zeros(machine.geometry.thread_count, np.int64)
         self._cluster_rows: dict[tuple[int, int], Row] = {}
         self._snapshots: dict[int, Row] = {}
-        # The last fence, by warp: lanes, scope, what they knew, and when.
-        self._fences: dict[int, tuple[int, int, Row, int]] = {}
+        # The last fences that release, by warp, the latest first: lanes, scope, what they knew, and when.
+        self._fences: dict[int, list[tuple[int, int, Row, int]]] = {}
         self._init_fenced: set[int] = set()
-        self.read: dict[int, list[tuple[int, Row]]] = {}
-        """By warp: lanes, and what their relaxed loads have read, to be acquired by a fence."""
+        self.read: dict[int, list[tuple[int, int, Row]]] = {}
+        """What relaxed loads have read, to be acquired by a fence. By warp: lanes, the scope at which it was
+        released, and what it was."""
 
     # ---- barriers ----------------------------------------------------------------------------------
 
@@ -141,26 +143,49 @@ class Ordering:
         if wide == GPU:
             self.clocks.widen()
         for part in self.clocks.by_warp(group.threads):
-            warp = int(self.geometry.warp_of[part[0]])
-            mask = int(self.clocks.masks(part)[1][0])
-            for lanes, row in self.read.pop(warp, ()):
-                if wide >= CLUSTER and lanes & mask:
-                    bits = [int(t) for t in part if lanes >> int(self.geometry.lane_of[t]) & 1]
-                    self.clocks.acquire(np.array(bits), row)
-            lanes, had, *_ = self._fences.get(warp, (0, 0))
-            # Lanes that fenced earlier keep theirs, taken as if they had fenced now.
-            self._fences[warp] = (mask | lanes, max(wide, had), self.clocks.export(part), now)
+            if not instruction.has("release"):
+                self._acquire_read(part, wide)
+            if not instruction.has("acquire"):
+                self._release(part, wide, now)
+
+    def _acquire_read(self, threads: Array, wide: int) -> None:
+        """One warp's threads acquire what they have read, if the scope holds the threads that released it."""
+        warp, mask = (int(each[0]) for each in self.clocks.masks(threads))
+        alone = self.geometry.cta_count == self.geometry.cluster_size
+        kept = []
+        for lanes, level, row in self.read.pop(warp, ()):
+            held = wide >= level or (alone and wide >= CLUSTER)
+            if held and lanes & mask:
+                which = (lanes >> self.geometry.lane_of[threads]) & 1 == 1
+                self.clocks.acquire(threads[which], row)
+                lanes &= ~mask
+            if lanes:
+                kept.append((lanes, level, row))
+        if kept:
+            self.read[warp] = kept
+
+    def _release(self, threads: Array, wide: int, now: int) -> None:
+        """Note a fence that releases, of one warp's threads, instead of those that it covers."""
+        warp, mask = (int(each[0]) for each in self.clocks.masks(threads))
+        fences = [(mask, wide, self.clocks.export(threads), now)]
+        for lanes, level, row, when in self._fences.get(warp, ()):
+            left = lanes if level > wide else lanes & ~mask
+            if left:
+                fences.append((left, level, row, when))
+        self._fences[warp] = fences
 
     def fence_of(self, threads: Array, least: int) -> Row | None:
-        """What one warp's threads have released by a fence of at least this scope, each for itself."""
+        """What one warp's threads have released by fences of at least this scope, each for itself."""
         warp = int(self.geometry.warp_of[threads[0]])
-        found = self._fences.get(warp)
-        if found is None or found[1] < least:
-            return None
-        lanes, _, row, when = found
         mask = int(self.clocks.masks(threads)[1][0])
-        if lanes & mask != mask:
-            return None
-        released = row.copy()
-        released.add_lanes(warp, mask, when)
-        return released
+        released: Row | None = None
+        for lanes, level, row, when in self._fences.get(warp, ()):
+            if level < least or not lanes & mask:
+                continue
+            if released is None:
+                released = row.copy()
+            else:
+                self.clocks.absorb(released, row)
+            released.add_lanes(warp, lanes & mask, when)
+            mask &= ~lanes
+        return None if mask else released

@@ -8,9 +8,13 @@ Contract
     `clocks` says about writers below 0.
 
     Reads are written down when someone writes: until then an entry of a list is enough, and most are
-    forgotten at the next barrier. There is one slot a warp of the CTA, one more for readers of other CTAs; in
+    forgotten at the next barrier, or, where a CTA has peers, set aside for their writes, which the CTA's own
+    barrier does not order. There is one slot a warp of the CTA, one more for readers of other CTAs; in
     global memory one for all. A slot keeps the last reader of each granule. Strong reads (ld.acquire,
     ld.relaxed, ld.volatile) are not kept.
+
+    `strong`: scope of the last write if it was strong, and its width, as `strong_code` has them. `constant`:
+    serial of the last ld.global.nc, 0 if there was none.
 """
 
 from __future__ import annotations
@@ -31,6 +35,11 @@ MBARRIER = np.uint32(0xFFFFFFFE)
 
 _LOG_LIMIT = 4_000_000
 """Reads in the list before they are written down anyway, or forgotten if nobody writes to the region."""
+
+
+def strong_code(wide: int, word: int) -> int:
+    """The scope and the bytes a word of a strong access in one number; 0 for a weak one (wide 0)."""
+    return wide | word << 4 if wide else 0
 
 
 @dataclass
@@ -78,10 +87,10 @@ class Shadow:
     """The shadow of one region.
 
     unwritten: whether its bytes count as never written at first. slots: of readers. window: bytes of a CTA in
-    the region of all CTAs, 0 for memory that is not divided.
+    the region of all CTAs, 0 for memory that is not divided. peers: whether other CTAs may write there.
     """
 
-    def __init__(self, region: Region, unwritten: bool, slots: int, window: int = 0):
+    def __init__(self, region: Region, unwritten: bool, slots: int, window: int = 0, peers: bool = False):
         self.region = region
         self._window = window
         self.unwritten = unwritten
@@ -92,10 +101,13 @@ class Shadow:
         self.stamps: Array | None = None
         self.owners: Array | None = None
         self.strong: Array | None = None
+        self.constant: Array | None = None
         if unwritten:
             self.materialise()
         self._reads: list[_Read] = []
         self._logged = 0
+        self._peers = peers
+        self._aside: list[_Read] = []
         self._foreign = False
         self._slots: list[tuple[Array, Array] | None] = [None] * slots
         self._high = [0] * slots
@@ -154,10 +166,14 @@ class Shadow:
     def _write_down(self, floor: int, near: tuple[int, int] | None) -> None:
         """Write reads from the list into the slots: those near some granules, None for all.
 
-        Those up to serial `floor` are ordered before any access of their CTA by now and are forgotten, but
-        for readers of other CTAs.
+        Those up to serial `floor` are ordered before any access of their CTA by now and are forgotten or set
+        aside, but for readers of other CTAs.
         """
         reads = [read for read in self._reads if read.serial > floor or read.foreign]
+        if self._peers and len(reads) < len(self._reads):
+            self._aside += [read for read in self._reads if read.serial <= floor and not read.foreign]
+            if sum(len(read.rows.index) for read in self._aside) > _LOG_LIMIT:
+                self._recall(None)
         chosen = reads if near is None else self._near(reads, near)
         # In order, and all that overlap together, so that a slot ends with the last reader.
         for read in chosen:
@@ -165,6 +181,17 @@ class Shadow:
         taken = {id(read) for read in chosen}
         self._reads = [read for read in reads if id(read) not in taken]
         self._logged = sum(len(read.rows.index) for read in self._reads)
+
+    def _recall(self, near: tuple[int, int] | None) -> None:
+        """Write down reads that were set aside: those that reach some granules, None for all."""
+        left = []
+        for read in self._aside:
+            read.reach = read.reach or self._reach(read.rows)
+            if near is None or (read.reach[0] <= near[1] and read.reach[1] >= near[0]):
+                self._put_read(read, late=True)
+            else:
+                left.append(read)
+        self._aside = left
 
     def _near(self, reads: list[_Read], near: tuple[int, int]) -> list[_Read]:
         """Those that reach some granules, or what others of them reach."""
@@ -181,7 +208,8 @@ class Shadow:
             high = max([high, *(read.reach[1] for read in found if read.reach)])
         return found
 
-    def _put_read(self, read: _Read) -> None:
+    def _put_read(self, read: _Read, late: bool = False) -> None:
+        """Write a read into its slots. late: where the slot has no later one."""
         slots = None if isinstance(read.slots, int) else read.rows.of_elements(read.slots)
         threads = read.rows.of_elements(read.threads)
         present = [read.slots] if slots is None else np.flatnonzero(np.bincount(slots)).tolist()
@@ -190,23 +218,29 @@ class Shadow:
             if entry is None:
                 entry = self._slots[slot] = (sparse(self.count, np.uint32), sparse(self.count, np.int32))
             which = slice(None) if slots is None else slots == slot
-            part = Rows(read.rows.index[which], read.rows.width, None)
+            part, readers = Rows(read.rows.index[which], read.rows.width, None), threads[which]
+            if late:
+                index = (part.index[:, None] * part.width + np.arange(part.width)).ravel()
+                last = entry[0][index] <= read.serial
+                part, readers = Rows(index[last], 1, None), np.repeat(readers, part.width)[last]
             self.put(entry[0], part, read.serial)
-            self.put(entry[1], part, threads[which])
+            self.put(entry[1], part, readers)
             self._high[slot] = max(self._high[slot], read.serial)
 
     def readers(
-        self, rows: Rows, thresholds: Array, floor: int, lowest: int
+        self, rows: Rows, thresholds: Array, floor: int, lowest: int, away: bool = False
     ) -> list[tuple[Array, Array, Array]]:
         """Reads of these rows that a barrier does not order: (row, reader, serial) of each, by slot.
 
         thresholds: of each row, the serial up to which reads of the own CTA are in order. floor: the least of
-        any warp of the wave; lowest: of the thresholds.
+        any warp of the wave; lowest: of the thresholds. away: whether some rows are another CTA's.
         """
-        if not self._reads and not any(self._high):
+        if not self._reads and not self._aside and not any(self._high):
             return []
         if self._reads and (self._foreign or self._reads[-1].serial > min(floor, lowest)):
             self._write_down(floor, self._reach(rows))
+        if away and self._aside:
+            self._recall(self._reach(rows))
         found = []
         foreign = len(self._slots) - 1
         for slot, entry in enumerate(self._slots):

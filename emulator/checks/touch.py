@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from emulator.arrays import Array
 from emulator.checks.shadow import Rows, Shadow
 from emulator.ptx.instruction import Instruction
+from emulator.ptx.types import SIZES
 from emulator.wave.threads import Group
 
 
@@ -20,6 +21,11 @@ class Touch:
     instruction: Instruction
     wide: int = 0
     away: Array | None = None
+
+    @property
+    def word(self) -> int:
+        """Bytes of each word: the memory model takes a vector for its elements."""
+        return SIZES[self.instruction.type]
 
     @property
     def threads(self) -> Array:

@@ -97,7 +97,10 @@ class Words:
                     clocks.acquire(part, row)
                 else:
                     warp, mask = (int(each[0]) for each in clocks.masks(part))
-                    ordering.read.setdefault(warp, []).append((mask, row))
+                    have = ordering.read.setdefault(warp, [])
+                    if have and have[-1][2] is row:
+                        mask |= have.pop()[0]
+                    have.append((mask, level, row))
 
     def _release(self, access: Access, offset: int, threads: Array, wide: int, now: int) -> None:
         clocks, geometry = self._ordering.clocks, self._ordering.geometry

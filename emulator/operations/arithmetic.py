@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from emulator.ptx.forms import INTEGER, S
 from emulator.ptx.instruction import Instruction
 from emulator.ptx.operation import Operation, operation
 from emulator.ptx.types import SIZES
 
-INTEGERS = ("u16", "s16", "u32", "s32", "u64", "s64")
+INTEGERS = tuple(INTEGER.split("|"))
 
 
 def unsigned(kind: str) -> str:
@@ -35,7 +36,7 @@ def expect(instruction: Instruction, operands: int, *parts: str) -> None:
             instruction.refuse(f"modifier .{part}")
 
 
-@operation(*(f"{name}.{kind}" for name in ("add", "sub") for kind in INTEGERS))
+@operation(*(f"{name}.{kind}" for name in ("add", "sub") for kind in INTEGERS), forms=[f"add|sub.{INTEGER}"])
 def add_sub(instruction: Instruction) -> Operation:
     """add, sub: wrap around."""
     expect(instruction, 3)
@@ -43,28 +44,28 @@ def add_sub(instruction: Instruction) -> Operation:
     return simple(instruction, f"{{0}} {sign} {{1}}", unsigned(instruction.type))
 
 
-@operation("add.sat.s32", "sub.sat.s32")
+@operation("add.sat.s32", "sub.sat.s32", forms=["add|sub.sat.s32"])
 def add_sat(instruction: Instruction) -> Operation:
     """Clamped addition and subtraction."""
     expect(instruction, 3, "sat")
     return simple(instruction, f"H.saturated({{0}}, {{1}}, {instruction.parts[0] == 'sub'})", "s32")
 
 
-@operation("mul.lo", *(f"mul.{kind}" for kind in INTEGERS))
+@operation("mul.lo", forms=[f"mul.lo.{INTEGER}"])
 def mul_lo(instruction: Instruction) -> Operation:
     """The lower half of the product."""
     expect(instruction, 3, "lo")
     return simple(instruction, "{0} * {1}", unsigned(instruction.type))
 
 
-@operation("mul.hi")
+@operation("mul.hi", forms=[f"mul.hi.{INTEGER}"])
 def mul_hi(instruction: Instruction) -> Operation:
     """The upper half of the product."""
     expect(instruction, 3, "hi")
     return simple(instruction, "H.mul_hi({0}, {1})", instruction.type)
 
 
-@operation("mul.wide")
+@operation("mul.wide", forms=["mul.wide.u16|s16|u32|s32"])
 def mul_wide(instruction: Instruction) -> Operation:
     """The whole product."""
     expect(instruction, 3, "wide")
@@ -73,7 +74,7 @@ def mul_wide(instruction: Instruction) -> Operation:
     return simple(instruction, f"{{0}}.astype({wide}) * {{1}}.astype({wide})", kind, doubled(kind))
 
 
-@operation("mad.lo", "mad.hi", "mad.wide")
+@operation("mad.lo", "mad.hi", "mad.wide", forms=[f"mad.lo|hi.{INTEGER}", "mad.wide.u16|s16|u32|s32"])
 def mad(instruction: Instruction) -> Operation:
     """A product plus a number."""
     expect(instruction, 4, "lo", "hi", "wide")
@@ -91,21 +92,21 @@ def mad(instruction: Instruction) -> Operation:
     )
 
 
-@operation(*(f"div.{kind}" for kind in INTEGERS), *(f"rem.{kind}" for kind in INTEGERS))
+@operation(*(f"{name}.{kind}" for name in ("div", "rem") for kind in INTEGERS), forms=[f"div|rem.{INTEGER}"])
 def div_rem(instruction: Instruction) -> Operation:
     """Quotient and remainder, rounded toward zero."""
     expect(instruction, 3)
     return simple(instruction, f"H.{instruction.parts[0]}({{0}}, {{1}})", instruction.type)
 
 
-@operation(*(f"neg.{kind}" for kind in ("s16", "s32", "s64")))
+@operation(*(f"neg.{kind}" for kind in ("s16", "s32", "s64")), forms=[f"neg.{S}"])
 def neg(instruction: Instruction) -> Operation:
     """The negative, wrapping around."""
     expect(instruction, 2)
     return simple(instruction, "-{0}", instruction.type)
 
 
-@operation(*(f"abs.{kind}" for kind in ("s16", "s32", "s64")))
+@operation(*(f"abs.{kind}" for kind in ("s16", "s32", "s64")), forms=[f"abs.{S}"])
 def absolute(instruction: Instruction) -> Operation:
     """The absolute value; the smallest number stays itself."""
     expect(instruction, 2)
@@ -113,7 +114,9 @@ def absolute(instruction: Instruction) -> Operation:
 
 
 @operation(
-    *(f"{name}.{kind}" for name in ("min", "max") for kind in INTEGERS), "min.relu.s32", "max.relu.s32"
+    *(f"{name}.{kind}" for name in ("min", "max") for kind in INTEGERS),
+    *("min.relu.s32", "max.relu.s32"),
+    forms=[f"min|max.{INTEGER}", "min|max.relu.s32"],
 )
 def min_max(instruction: Instruction) -> Operation:
     """Minimum and maximum; relu: not below zero."""
@@ -125,7 +128,7 @@ def min_max(instruction: Instruction) -> Operation:
     return simple(instruction, text, instruction.type)
 
 
-@operation("sad")
+@operation("sad", forms=[f"sad.{INTEGER}"])
 def sad(instruction: Instruction) -> Operation:
     """c + |a - b|."""
     expect(instruction, 4)

@@ -10,6 +10,7 @@ import numpy as np
 from emulator.arrays import Array
 from emulator.numerics import arithmetic
 from emulator.operations.loads import check_modifiers, space_of
+from emulator.ptx.forms import SCOPE
 from emulator.ptx.instruction import Instruction
 from emulator.ptx.operation import Operation, operation
 from emulator.ptx.types import SIZES
@@ -39,14 +40,28 @@ _TYPES = {
 }
 
 
-@operation("atom", "red")
+def _forms() -> list[str]:
+    """By operation: its types. red takes no .acquire, and only the operations that need no result."""
+    space = "{.global|shared|shared::cta|shared::cluster}"
+    forms = [
+        f"atom{{.relaxed|acquire|release|acq_rel}}{{{SCOPE}}}{space}.{name}.{'|'.join(kinds)}"
+        for name, kinds in _TYPES.items()
+    ]
+    return forms + [
+        f"red{{.relaxed|release}}{{{SCOPE}}}{space}.{name}.{'|'.join(kinds)}"
+        for name, kinds in _TYPES.items()
+        if name not in ("exch", "cas")
+    ]
+
+
+@operation("atom", "red", any_order=True, forms=_forms())
 def atomic(instruction: Instruction) -> Operation:
     """Read-modify-write; atom returns what was there before."""
     kind = instruction.type
     name = next((part for part in instruction.parts if part in _UPDATES), "")
     if kind not in _TYPES.get(name, ()):
         instruction.refuse("operation or type")
-    check_modifiers(instruction, name, "acq_rel", "noftz")
+    check_modifiers(instruction, name, "acq_rel")
     space = space_of(instruction)
     returns = instruction.parts[0] == "atom"
     operands = list(instruction.operands)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from emulator.arrays import Array
-from emulator.errors import Divergence
+from emulator.errors import BarrierFault, Divergence
 from emulator.ptx.instruction import Instruction, Operand
 from emulator.ptx.operation import Operation, operation
 from emulator.wave.protocols import Machine
@@ -31,10 +31,13 @@ def require_warps(machine: Machine, group: Group, instruction: Instruction) -> N
         )
 
 
-@operation("bar.sync", "bar.cta.sync", "barrier.sync", "barrier.cta.sync", "bar.arrive", "bar.cta.arrive")
-@operation("barrier.arrive", "barrier.cta.arrive")
+@operation(
+    *("bar.sync", "bar.cta.sync", "barrier.sync", "barrier.cta.sync"),
+    *("bar.arrive", "bar.cta.arrive", "barrier.arrive", "barrier.cta.arrive"),
+    forms=["bar{.cta}.sync|arrive", "barrier{.cta}.sync|arrive{.aligned}"],
+)
 def cta_barrier(instruction: Instruction) -> Operation:
-    """bar.sync a{, b} waits for b threads (all of the CTA); bar.arrive a, b only arrives."""
+    """bar.sync a{, b} waits for b threads, or all of the CTA that have not ended; bar.arrive only arrives."""
     waits = instruction.has("sync")
     aligned = instruction.parts[0] == "bar" or instruction.has("aligned")
     if not 1 + (not waits) <= len(instruction.operands) <= 2:
@@ -44,7 +47,13 @@ def cta_barrier(instruction: Instruction) -> Operation:
         if aligned:
             require_warps(machine, group, instruction)
         barriers = machine.barriers
-        wanted = counts[0] if counts else np.full(group.size, group.geometry.block_size)
+        wanted = counts[0] if counts else np.zeros(group.size, np.uint32)
+        if counts and (wanted == 0).any():
+            raise BarrierFault(
+                "a barrier for 0 threads",
+                place=instruction.place,
+                thread=group.describe(int(np.argmax(wanted == 0))),
+            )
         keys = numbers.astype(np.int64) << 32 | wanted.astype(np.int64)
         if (keys == keys[0]).all():
             barriers.cta(int(numbers[0]), int(wanted[0]), waits, group, instruction)
@@ -57,10 +66,14 @@ def cta_barrier(instruction: Instruction) -> Operation:
     return Operation(run=run, inputs=inputs, blocking=waits, converged=aligned)
 
 
-@operation("barrier.cluster.arrive", "barrier.cluster.wait")
+@operation(
+    *("barrier.cluster.arrive", "barrier.cluster.wait"),
+    forms=["barrier.cluster.arrive{.release|relaxed}{.aligned}", "barrier.cluster.wait{.acquire}{.aligned}"],
+)
 def cluster_barrier(instruction: Instruction) -> Operation:
     """The two halves of the cluster's barrier."""
     waits, aligned = instruction.has("wait"), instruction.has("aligned")
+    () = instruction.operands
 
     def run(machine: Machine, group: Group) -> Any:
         if aligned:
@@ -71,7 +84,7 @@ def cluster_barrier(instruction: Instruction) -> Operation:
     return Operation(run=run, blocking=waits, converged=aligned)
 
 
-@operation("bar.warp.sync")
+@operation("bar.warp.sync", forms=["bar.warp.sync"])
 def warp_barrier(instruction: Instruction) -> Operation:
     """Lanes of a warp meet."""
     (mask,) = instruction.operands

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from emulator.operations.arithmetic import expect, simple, unsigned
+from emulator.ptx.forms import INTEGER, B
 from emulator.ptx.instruction import Immediate, Instruction
 from emulator.ptx.operation import Operation, operation
 from emulator.ptx.types import SIZES
@@ -10,7 +11,7 @@ from emulator.ptx.types import SIZES
 _LOGIC = {"and": "{0} & {1}", "or": "{0} | {1}", "xor": "{0} ^ {1}", "not": "~{0}"}
 
 
-@operation(*_LOGIC)
+@operation(*_LOGIC, forms=[f"and|or|xor|not.pred|{B}"])
 def logic(instruction: Instruction) -> Operation:
     """Bitwise, or of predicates."""
     name = instruction.parts[0]
@@ -20,7 +21,7 @@ def logic(instruction: Instruction) -> Operation:
     return simple(instruction, _LOGIC[name], instruction.type)
 
 
-@operation("cnot")
+@operation("cnot", forms=[f"cnot.{B}"])
 def cnot(instruction: Instruction) -> Operation:
     """1 where all bits are zero."""
     expect(instruction, 2)
@@ -28,7 +29,7 @@ def cnot(instruction: Instruction) -> Operation:
     return simple(instruction, f"({{0}} == 0).astype(u{SIZES[kind]})", kind)
 
 
-@operation("shl", "shr")
+@operation("shl", "shr", forms=[f"shl.{B}", f"shr.{B}|{INTEGER}"])
 def shift(instruction: Instruction) -> Operation:
     """Shifts; the amount is always 32 bits wide, and past the width it acts as the width."""
     expect(instruction, 3)
@@ -42,7 +43,7 @@ def shift(instruction: Instruction) -> Operation:
     return Operation(text=text, inputs=((a, kind), (amount, "u32")), outputs=((target, kind),))
 
 
-@operation("shf.l", "shf.r")
+@operation("shf.l", "shf.r", forms=["shf.l|r.wrap|clamp.b32"])
 def funnel(instruction: Instruction) -> Operation:
     """Funnel shifts."""
     expect(instruction, 4, "l", "r", "wrap", "clamp")
@@ -50,7 +51,7 @@ def funnel(instruction: Instruction) -> Operation:
     return simple(instruction, f"H.funnel({{0}}, {{1}}, {{2}}, {left}, {clamp})", "u32")
 
 
-@operation("lop3")
+@operation("lop3", forms=["lop3.b32"])
 def lop3(instruction: Instruction) -> Operation:
     """Any bitwise function of three numbers."""
     expect(instruction, 5)
@@ -62,14 +63,14 @@ def lop3(instruction: Instruction) -> Operation:
     return Operation(text=text, inputs=inputs, outputs=((target, "u32"),))
 
 
-@operation("prmt")
+@operation("prmt", forms=["prmt.b32"])
 def prmt(instruction: Instruction) -> Operation:
     """Bytes of two words in any order."""
     expect(instruction, 4)
     return simple(instruction, "H.prmt({0}, {1}, {2})", "u32")
 
 
-@operation("bfe")
+@operation("bfe", forms=["bfe.u32|u64|s32|s64"])
 def bfe(instruction: Instruction) -> Operation:
     """A bit field, extracted."""
     expect(instruction, 4)
@@ -79,7 +80,7 @@ def bfe(instruction: Instruction) -> Operation:
     return Operation(text="H.bfe({0}, {1}, {2})", inputs=inputs, outputs=((target, kind),))
 
 
-@operation("bfi")
+@operation("bfi", forms=["bfi.b32|b64"])
 def bfi(instruction: Instruction) -> Operation:
     """A bit field, inserted."""
     expect(instruction, 5)
@@ -89,7 +90,7 @@ def bfi(instruction: Instruction) -> Operation:
     return Operation(text="H.bfi({0}, {1}, {2}, {3})", inputs=inputs, outputs=((target, kind),))
 
 
-@operation("popc", "clz")
+@operation("popc", "clz", forms=["popc|clz.b32|b64"])
 def count(instruction: Instruction) -> Operation:
     """Bits that are set; zeros at the top."""
     expect(instruction, 2)
@@ -97,14 +98,14 @@ def count(instruction: Instruction) -> Operation:
     return simple(instruction, f"H.{name}({{0}})", unsigned(instruction.type), "u32")
 
 
-@operation("bfind")
+@operation("bfind", forms=["bfind{.shiftamt}.u32|u64|s32|s64"])
 def bfind(instruction: Instruction) -> Operation:
     """The highest bit that says something."""
     expect(instruction, 2, "shiftamt")
     return simple(instruction, f"H.bfind({{0}}, {instruction.has('shiftamt')})", instruction.type, "u32")
 
 
-@operation("brev")
+@operation("brev", forms=["brev.b32|b64"])
 def brev(instruction: Instruction) -> Operation:
     """Bits in reverse order."""
     expect(instruction, 2)

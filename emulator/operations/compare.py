@@ -9,6 +9,7 @@ import numpy as np
 from emulator.arrays import Array
 from emulator.numerics import environment
 from emulator.operations.arithmetic import expect
+from emulator.ptx.forms import INTEGER, REGISTER, B, U
 from emulator.ptx.instruction import Instruction, Operand, Pair, Sink
 from emulator.ptx.operation import Operation, operation
 from emulator.ptx.types import SIZES
@@ -29,6 +30,8 @@ _INTEGER = {
 }
 _FLOAT = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _JOIN = {"and": "&", "or": "|", "xor": "^"}
+_FLOATS = "eq|ne|lt|le|gt|ge|equ|neu|ltu|leu|gtu|geu|num|nan"
+_JOINS = "{.and|or|xor}"
 
 
 def comparison(instruction: Instruction, how: str, kind: str) -> str:
@@ -52,7 +55,16 @@ def comparison(instruction: Instruction, how: str, kind: str) -> str:
     return f"~({{0}} {opposite[how]} {{1}})"
 
 
-@operation("setp")
+@operation(
+    "setp",
+    forms=[
+        f"setp.eq|ne{_JOINS}.{B}",
+        f"setp.eq|ne|lt|le|gt|ge{_JOINS}.{INTEGER}",
+        f"setp.lo|ls|hi|hs{_JOINS}.{U}",
+        f"setp.{_FLOATS}{_JOINS}{{.ftz}}.f32",
+        f"setp.{_FLOATS}{_JOINS}.f64",
+    ],
+)
 def setp(instruction: Instruction) -> Operation:
     """Compare, and join with a predicate; `p|q` gets the negated comparison in q."""
     parts = [part for part in instruction.parts[1:-1] if part != "ftz"]
@@ -83,7 +95,7 @@ def setp(instruction: Instruction) -> Operation:
     return Operation(run=run, inputs=tuple(inputs), outputs=tuple((t, "pred") for t in targets))
 
 
-@operation("selp")
+@operation("selp", forms=[f"selp.{REGISTER}"])
 def selp(instruction: Instruction) -> Operation:
     """a where the predicate holds, else b."""
     expect(instruction, 4)
@@ -94,7 +106,7 @@ def selp(instruction: Instruction) -> Operation:
     return Operation(text=text, inputs=inputs, outputs=((target, kind),))
 
 
-@operation("slct")
+@operation("slct", forms=[f"slct.{REGISTER}.s32"])
 def slct(instruction: Instruction) -> Operation:
     """a where c >= 0, else b."""
     *modifiers, kind, by = instruction.parts[1:]

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from emulator.operations import floats
+from emulator.ptx.forms import INTEGER
 from emulator.ptx.instruction import Instruction
 from emulator.ptx.operation import Operation, operation
 from emulator.ptx.types import DTYPES, SIZES
 
-_INTEGERS = frozenset(f"{sign}{bits}" for sign in "su" for bits in (8, 16, 32, 64))
+_ANY = f"u8|s8|{INTEGER}"
+_INTEGERS = frozenset(_ANY.split("|"))
 
 
-@operation("cvt")
+@operation(
+    "cvt",
+    forms=[
+        f"cvt{{.sat}}.{_ANY}.{_ANY}",
+        "cvt.rn|rz{.relu}.bf16|f16|bf16x2|f16x2.f32",
+        "cvt.f32.bf16|f16",
+        "cvt.rna.tf32.f32",
+        "cvt{.rni|rzi|rmi|rpi}{.ftz}{.sat}.f32.f32",
+        f"cvt.rni|rzi|rmi|rpi{{.ftz}}{{.sat}}.{_ANY}.f32",
+        f"cvt.rn|rz|rm|rp.f32.{_ANY}",
+    ],
+)
 def cvt(instruction: Instruction) -> Operation:
     """Integers are extended with the source's sign or cut; `.sat` clamps."""
     *modifiers, to, source = instruction.parts[1:]

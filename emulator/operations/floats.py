@@ -19,7 +19,6 @@ from emulator.wave.threads import Group
     "sub",
     "mul",
     "fma",
-    "mad",
     "max",
     "min",
     "neg",
@@ -33,6 +32,21 @@ from emulator.wave.threads import Group
     "cos",
     "tanh",
     "div",
+    any_order=True,
+    forms=[
+        "add|sub|mul|fma.rn|rz|rm|rp{.ftz}{.sat}.f32",
+        "max|min{.ftz}{.NaN}.f32",
+        "neg|abs{.ftz}.f32",
+        "ex2|rcp|rsqrt|sqrt|lg2|sin|cos.approx{.ftz}.f32",
+        "rcp|sqrt.rn{.ftz}.f32",
+        "tanh.approx.f32|bf16x2",
+        "div.approx|full|rn{.ftz}.f32",
+        "add|sub|mul{.rn}.bf16x2",
+        "fma.rn{.relu}.bf16x2",
+        "max|min{.NaN}.bf16x2",
+        "neg|abs.bf16x2",
+        "ex2.approx.ftz.bf16x2",
+    ],
 )
 def arithmetic(instruction: Instruction) -> Operation:
     """An element-by-element function that `numerics` has; others are refused."""

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from emulator.arrays import Array
+from emulator.ptx.forms import MEMORY, SCOPE
 from emulator.ptx.instruction import Address, Instruction, Operand, Symbol, Vector
 from emulator.ptx.operation import Operation, operation
 from emulator.ptx.types import SIZES
@@ -44,7 +45,25 @@ def vector(instruction: Instruction, operand: Operand) -> tuple[Operand, ...]:
     return elements
 
 
-@operation("ld")
+_VECTOR = "{.v2|v4|v8}"
+_L1 = "{.L1::evict_normal|L1::evict_unchanged|L1::evict_first|L1::evict_last|L1::no_allocate}"
+_L2 = "{.L2::evict_normal|L2::evict_first|L2::evict_last}"
+_FETCH = "{.L2::64B|L2::128B|L2::256B}"
+_READABLE = "{.global|shared|shared::cta|shared::cluster|local|param}"
+_WRITABLE = "{.global|shared|shared::cta|shared::cluster|local}"
+
+
+@operation(
+    "ld",
+    any_order=True,
+    forms=[
+        f"ld{{.weak}}{_READABLE}{{.ca|cg|cs|lu|cv}}{_L1}{_L2}{_FETCH}{_VECTOR}.{MEMORY}",
+        f"ld{{.weak}}.global{{.ca|cg|cs}}.nc{_L1}{_L2}{_FETCH}{_VECTOR}.{MEMORY}",
+        f"ld.volatile{_READABLE}{_FETCH}{_VECTOR}.{MEMORY}",
+        f"ld.relaxed|acquire{SCOPE}{_READABLE}{_L1}{_L2}{_FETCH}{_VECTOR}.{MEMORY}",
+        f"ld.mmio.relaxed.sys{{.global}}.{MEMORY}",
+    ],
+)
 def load(instruction: Instruction) -> Operation:
     """A load. One with an order, in a loop, may wait for another thread's store: it polls."""
     check_modifiers(instruction, "nc", "v2", "v4", "v8", "ca", "cg", "cs", "lu", "cv")
@@ -87,7 +106,16 @@ def _parameter(instruction: Instruction, target: Operand, address: Address) -> O
     return Operation(run=run, outputs=((target, f"b{8 * width}"),))
 
 
-@operation("st")
+@operation(
+    "st",
+    any_order=True,
+    forms=[
+        f"st{{.weak}}{_WRITABLE}{{.wb|cg|cs|wt}}{_L1}{_L2}{_VECTOR}.{MEMORY}",
+        f"st.volatile{_WRITABLE}{_VECTOR}.{MEMORY}",
+        f"st.relaxed|release{SCOPE}{_WRITABLE}{_L1}{_L2}{_VECTOR}.{MEMORY}",
+        f"st.mmio.relaxed.sys{{.global}}.{MEMORY}",
+    ],
+)
 def store(instruction: Instruction) -> Operation:
     """A store."""
     check_modifiers(instruction, "v2", "v4", "v8", "wb", "cg", "cs", "wt")

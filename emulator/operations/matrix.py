@@ -17,19 +17,16 @@ from emulator.wave.threads import Group
 _MMA = {"m16n8k16": (4, 2), "m16n8k8": (2, 1)}
 
 
-@operation("mma.sync.aligned")
+@operation("mma.sync.aligned", forms=["mma.sync.aligned.m16n8k16|m16n8k8.row.col.f32.bf16.bf16.f32"])
 def mma(instruction: Instruction) -> Operation:
     """BF16 products, FP32 sums."""
-    shape, *rest = instruction.parts[3:]
-    if shape not in _MMA or rest != ["row", "col", "f32", "bf16", "bf16", "f32"]:
-        instruction.refuse()
     registers = []
     for operand in instruction.operands:
         if not isinstance(operand, Vector):
             raise ValueError("registers in braces expected")
         registers.append(operand.elements)
     d, a, b, c = registers
-    a_count, b_count = _MMA[shape]
+    a_count, b_count = _MMA[instruction.parts[3]]
     if (len(d), len(a), len(b), len(c)) != (4, a_count, b_count, 4):
         raise ValueError("a wrong number of registers")
     end_b = a_count + b_count
@@ -43,7 +40,7 @@ def mma(instruction: Instruction) -> Operation:
     return Operation(run=run, inputs=inputs, outputs=tuple((x, "f32") for x in d), converged=True)
 
 
-@operation("movmatrix.sync.aligned.m8n8.trans.b16")
+@operation("movmatrix.sync.aligned.m8n8.trans.b16", forms=["movmatrix.sync.aligned.m8n8.trans.b16"])
 def movmatrix(instruction: Instruction) -> Operation:
     """An 8 x 8 matrix, transposed."""
     target, source = instruction.operands
@@ -56,12 +53,13 @@ def movmatrix(instruction: Instruction) -> Operation:
     return Operation(run=run, inputs=((source, "b32"),), outputs=((target, "b32"),), converged=True)
 
 
-@operation("ldmatrix.sync.aligned.m8n8")
+@operation(
+    "ldmatrix.sync.aligned.m8n8",
+    forms=["ldmatrix.sync.aligned.m8n8.x1|x2|x4{.trans}{.shared|shared::cta}.b16"],
+)
 def ldmatrix(instruction: Instruction) -> Operation:
     """1, 2 or 4 matrices from shared memory, a row of 16 bytes from each lane's address."""
-    count = next((int(part[1:]) for part in ("x1", "x2", "x4") if instruction.has(part)), 0)
-    if not count or instruction.type != "b16":
-        instruction.refuse()
+    count = next(int(part[1:]) for part in ("x1", "x2", "x4") if instruction.has(part))
     target, address = instruction.operands
     elements = target.elements if isinstance(target, Vector) else (target,)
     if len(elements) != count:

@@ -10,6 +10,7 @@ from emulator.arrays import Array
 from emulator.errors import MemoryFault
 from emulator.numerics import integers
 from emulator.operations.arithmetic import expect
+from emulator.ptx.forms import REGISTER
 from emulator.ptx.instruction import Address, Instruction, Sink, Vector
 from emulator.ptx.layout import LOCAL_WINDOW, RANK_SHIFT, SHARED_WINDOW
 from emulator.ptx.operation import Operation, operation
@@ -20,7 +21,7 @@ from emulator.wave.threads import Group
 WINDOWS = {"global": 0, "const": 0, "param": 0, "shared": SHARED_WINDOW, "local": LOCAL_WINDOW}
 
 
-@operation("mov")
+@operation("mov", forms=[f"mov.pred|{REGISTER}"])
 def mov(instruction: Instruction) -> Operation:
     """A move; with a vector on one side, its parts packed or unpacked."""
     expect(instruction, 2)
@@ -51,7 +52,7 @@ def mov(instruction: Instruction) -> Operation:
     return Operation(text="{0}", inputs=((source, kind),), outputs=((target, kind),))
 
 
-@operation("cvta")
+@operation("cvta", forms=["cvta{.to}.const|global|local|param|shared|shared::cta|shared::cluster.u64"])
 def cvta(instruction: Instruction) -> Operation:
     """Addresses of a space to generic ones and back."""
     to = instruction.parts[1] == "to"
@@ -64,7 +65,7 @@ def cvta(instruction: Instruction) -> Operation:
     return Operation(text=text, inputs=((source, "u64"),), outputs=((target, "u64"),))
 
 
-@operation("isspacep")
+@operation("isspacep", forms=["isspacep.global|local|shared|shared::cluster"])
 def isspacep(instruction: Instruction) -> Operation:
     """Whether a generic address lies in a space."""
     space = instruction.type.split("::")[0]
@@ -78,7 +79,7 @@ def isspacep(instruction: Instruction) -> Operation:
     return Operation(text=text, inputs=((source, "u64"),), outputs=((target, "pred"),))
 
 
-@operation("mapa")
+@operation("mapa", forms=["mapa{.shared::cluster}.u32|u64"])
 def mapa(instruction: Instruction) -> Operation:
     """The address of a CTA's own shared memory, in another CTA of the cluster."""
     generic, kind = not instruction.has("shared::cluster"), instruction.type
@@ -107,7 +108,7 @@ def mapa(instruction: Instruction) -> Operation:
     return Operation(run=run, inputs=((source, kind), (rank, "u32")), outputs=((target, kind),))
 
 
-@operation("getctarank")
+@operation("getctarank", forms=["getctarank{.shared::cluster}.u32|u64"])
 def getctarank(instruction: Instruction) -> Operation:
     """The rank of the CTA whose shared memory an address lies in."""
     generic, kind = not instruction.has("shared::cluster"), instruction.type

@@ -12,16 +12,19 @@ import functools
 from collections.abc import Iterable
 
 from emulator.errors import LaunchError, PtxError, Unsupported
+from emulator.ptx.forms import Forms
 from emulator.ptx.instruction import SPECIALS, Instruction, Register, Special, Symbol
 from emulator.ptx.kernel import Kernel, Module
 from emulator.ptx.layout import Layout
 from emulator.ptx.liveness import find_liveness, operand_registers
-from emulator.ptx.operation import Operation, find_factory
+from emulator.ptx.operation import Operation, make_operation
 from emulator.ptx.parse import parse
 from emulator.ptx.program import Block, Program, Step
 
 _ONLY_ORDER = frozenset({"fence", "membar", "griddepcontrol", "nanosleep"})
 """Instructions without a result that change nothing, and so may be in a loop that waits."""
+
+_JUMPS = Forms(("bra{.uni}", "ret{.uni}", "exit"))
 
 _SPIN_BLOCKS = 4
 """The most blocks of a loop that counts as waiting for something."""
@@ -64,17 +67,15 @@ def build(ptx: str, entry: str | None = None) -> Program:
     return program
 
 
-def _operation(instruction: Instruction) -> Operation:
-    factory = find_factory(instruction)
-    if factory is None:
-        raise Unsupported(f"{instruction.opcode} is not covered", place=instruction.place)
-    try:
-        return factory(instruction)
-    except (ValueError, IndexError, AttributeError, KeyError, TypeError) as error:
-        # Factories take the operands that the instruction has to have; the others are the text's fault.
-        raise PtxError(
-            f"wrong operands or modifiers for {instruction.opcode}", place=instruction.place
-        ) from error
+def _jump(instruction: Instruction) -> bool:
+    """Whether it is a branch or the end of a thread."""
+    if instruction.parts[0] not in ("bra", "ret", "exit"):
+        return False
+    if not _JUMPS.match(instruction.parts):
+        instruction.refuse(_JUMPS.explain(instruction.parts))
+    if len(instruction.operands) != (instruction.parts[0] == "bra"):
+        raise PtxError(f"wrong operands for {instruction.opcode}", place=instruction.place)
+    return True
 
 
 def _cut(kernel: Kernel) -> list[Block]:
@@ -87,8 +88,7 @@ def _cut(kernel: Kernel) -> list[Block]:
             if isinstance(operand, Special) and operand.name not in SPECIALS:
                 said = f"the special register {operand.name} is not covered"
                 raise Unsupported(said, place=instruction.place)
-        jump = instruction.parts[0] in ("bra", "ret", "exit")
-        operation = None if jump else _operation(instruction)
+        operation = None if _jump(instruction) else make_operation(instruction)
         operations.append(operation)
         if operation is None or operation.blocking:
             starts.add(number + 1)

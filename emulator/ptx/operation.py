@@ -9,7 +9,8 @@ Types of arrays
 
 How an instruction gets its operation
     `@operation("mbarrier.try_wait")` registers a factory under the beginning of an opcode, whole dotted
-    parts; the longest registered beginning wins. `emulator.instruction_set` imports the modules that register
+    parts; the longest registered beginning wins. `forms` lists the opcodes that it covers, modifier by
+    modifier; any other is refused by name. `emulator.instruction_set` imports the modules that register
     theirs. While a block is compiled the factory is called once with the `Instruction` and returns an
     `Operation`: which operands it reads and writes, with types, and a function `run(machine, group, *inputs)`
     that the block calls each time a group of threads executes the instruction. It returns None (no output),
@@ -30,10 +31,12 @@ Blocking
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from emulator.errors import PtxError
+from emulator.ptx.forms import Forms
 from emulator.ptx.instruction import Instruction, Operand
 
 
@@ -59,26 +62,53 @@ class Operation:
 
 
 Factory = Callable[[Instruction], Operation]
-_FACTORIES: dict[str, Factory] = {}
+_FACTORIES: dict[str, tuple[Factory, Forms]] = {}
 
 
-def operation(*beginnings: str) -> Callable[[Factory], Factory]:
-    """Register a factory for the opcodes that begin with one of these (whole dotted parts)."""
+def operation(
+    *beginnings: str, forms: Sequence[str], any_order: bool = False
+) -> Callable[[Factory], Factory]:
+    """Register a factory for the opcodes that begin with one of these (whole dotted parts).
+
+    forms, any_order: the opcodes that it covers, as `forms.Forms` takes them.
+    """
+    covered = Forms(forms, any_order)
 
     def register(factory: Factory) -> Factory:
         for beginning in beginnings:
             if beginning in _FACTORIES:
                 raise ValueError(f"{beginning} is registered twice")
-            _FACTORIES[beginning] = factory
+            _FACTORIES[beginning] = factory, covered
         return factory
 
     return register
 
 
-def find_factory(instruction: Instruction) -> Factory | None:
-    """The factory registered under the longest beginning of this opcode."""
+def registered() -> list[str]:
+    """The beginnings of all opcodes that have a factory."""
+    return list(_FACTORIES)
+
+
+def make_operation(instruction: Instruction) -> Operation:
+    """The operation of an instruction, from the factory registered under the longest beginning of its opcode.
+
+    Raises Unsupported for an opcode that is not covered as a whole, PtxError for operands that do not fit.
+    """
     for length in range(len(instruction.parts), 0, -1):
         found = _FACTORIES.get(".".join(instruction.parts[:length]))
         if found is not None:
-            return found
-    return None
+            break
+    else:
+        instruction.refuse()
+    factory, forms = found
+    covered = forms.match(instruction.parts)
+    try:
+        operation = factory(instruction)
+    except (ValueError, IndexError, AttributeError, KeyError, TypeError) as error:
+        # Factories take the operands that the instruction has to have; the others are the text's fault.
+        if covered:
+            raise PtxError(f"wrong operands for {instruction.opcode}", place=instruction.place) from error
+    if not covered:
+        # A factory may have refused it before, and said why.
+        instruction.refuse(forms.explain(instruction.parts))
+    return operation

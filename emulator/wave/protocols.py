@@ -62,7 +62,11 @@ class Barriers(Protocol):
     """The barriers of threads. Threads that have to wait are parked."""
 
     def cta(self, number: int, wanted: int, waits: bool, group: Group, instruction: Instruction) -> None:
-        """Threads of a group arrive at their CTAs' barrier, and wait for it or go on."""
+        """Threads of a group arrive at their CTAs' barrier, and wait for it or go on.
+
+        wanted: how many threads it is for; 0 for all of the CTA, of which those that have ended count as
+        arrived.
+        """
 
     def cluster_arrive(self, group: Group, instruction: Instruction) -> None:
         """Threads arrive at the barrier of their cluster."""

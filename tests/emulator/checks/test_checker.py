@@ -85,6 +85,80 @@ def test_lanes_of_a_warp_need_a_warp_barrier():
             assert f"PTX line {line_of(kernel(body, 0), 'st.shared')}" in error.message
 
 
+PARTNER = """
+    mov.u32 %r0, memory;
+    shl.b32 %r1, %tid, 2;
+    add.u32 %r2, %r0, %r1;
+    setp.lt.u32 %p0, %tid, 16;
+    selp.b32 %r3, 0xffff, 0xffff0000, %p0;
+    xor.b32 %r4, %r1, {far};
+    add.u32 %r4, %r4, %r0;
+    {before}
+    st.shared.b32 [%r2], %tid;
+    bar.warp.sync %r3;
+    {after}
+    ld.shared.b32 %r5, [%r4];
+"""
+"""Half warps meet, each by itself; then each lane reads what another lane wrote, `far` bytes away."""
+
+
+def partner(far: int, before: str = "", after: str = "") -> str:
+    return PARTNER.format(far=far, before=before, after=after)
+
+
+def test_a_warp_barrier_orders_the_lanes_of_its_mask_alone():
+    """Lanes of the same half, and not of the other, before or behind which all have met."""
+    everyone = "bar.warp.sync -1;"
+    run(partner(32))
+    run(partner(32, everyone, partner(4).rpartition("st.shared")[2].partition("\n")[2]))
+    run(partner(64, after=everyone))
+    fails(Race, "not ordered; written by thread", partner(64), at="ld.shared")
+    fails(Race, "not ordered; written by thread", partner(64, everyone), at="ld.shared")
+    fails(Race, "not ordered; written by thread", partner(64, after="bar.warp.sync %r3;"), at="ld.shared")
+
+
+def test_warp_barriers_of_overlapping_masks_hand_on():
+    """Lanes 0 to 7, then 4 to 15: lanes 8 to 15 know what lane 0 wrote, but not what it writes later."""
+    body = """
+    mov.u32 %r0, memory;
+    setp.ne.u32 %p0, %tid, 0;
+    @!%p0 st.shared.b32 [%r0], %tid;
+    setp.gt.u32 %p1, %tid, 7;
+    @!%p1 bar.warp.sync 0xff;
+    {later}
+    setp.lt.u32 %p2, %tid, 4;
+    setp.gt.or.u32 %p2, %tid, 15, %p2;
+    @!%p2 bar.warp.sync 0xfff0;
+    setp.ne.u32 %p3, %tid, 12;
+    @!%p3 ld.shared.b32 %r1, [%r0];
+    """
+    run(body.format(later=""))
+    fails(Race, "written by thread 0", body.format(later="@!%p0 st.shared.b32 [%r0], %tid;"), at="@!%p3 ld")
+
+
+def test_what_a_thread_wrote_before_it_ended_is_not_ordered():
+    """It counts as arrived at the barrier, but its accesses are not made visible by it."""
+    body = """
+    mov.u32 %r0, memory;
+    setp.lt.u32 %p0, %tid, 32;
+    @%p0 bra MEET;
+    st.shared.b32 [%r0], %tid;
+    ret;
+    MEET:
+    bar.sync 0;
+    ld.shared.b32 %r1, [%r0];
+    """.replace("st.shared.b32 [%r0], %tid;", "{st}")
+    store = "setp.eq.u32 %p1, %tid, 32;\n@%p1 st.shared.b32 [%r0], %tid;"
+    fails(Race, "written by thread 32", body.format(st=store), at="ld.shared", block=64)
+
+
+def test_warps_that_meet_after_others_have_ended_are_ordered():
+    body = "setp.ge.u32 %p0, %tid, 64;\n@%p0 ret;\n"
+    for seed in (None, 0, 1):
+        run(body + neighbour("bar.sync 0;", 128).replace("{again}", ""), block=128, seed=seed)
+    fails(Race, "written by", body + neighbour("", 128), at="ld.shared", block=128)
+
+
 def test_the_same_thread_needs_nothing():
     """A thread sees its own writes."""
     run(neighbour("", 0))

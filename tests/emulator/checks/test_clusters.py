@@ -40,6 +40,59 @@ def test_a_cluster_barrier_orders_remote_stores():
         fails(Race, "written by thread", remote(then), at="ld.shared", grid=2, cluster=2)
 
 
+OWN = """
+    mov.u32 %r0, memory;
+    shl.b32 %r1, %tid, 2;
+    add.u32 %r2, %r0, %r1;
+    mov.u32 %r3, %cluster_ctarank;
+    xor.b32 %r4, %r3, 1;
+    mapa.shared::cluster.u32 %r5, %r2, %r4;
+    st.shared.b32 [%r2], %r3;
+    {first}
+    {own}
+    {then}
+    {peer}
+"""
+
+
+@pytest.mark.parametrize(
+    ("own", "peer", "match"),
+    [
+        ("st.shared.b32 [%r2], %r3;", "ld.shared::cluster.b32 %r6, [%r5];", "this read .* written by thread"),
+        (
+            "st.shared.b32 [%r2], %r3;",
+            "st.shared::cluster.b32 [%r5], %r4;",
+            "this write .* written by thread",
+        ),
+        ("ld.shared.b32 %r6, [%r2];", "st.shared::cluster.b32 [%r5], %r4;", "this write .* read by thread"),
+        ("ld.shared.b32 %r6, [%r2];", "atom.shared::cluster.add.u32 %r7, [%r5], 1;", "read by thread"),
+        ("st.shared.b32 [%r2], %r3;", "cvta.shared::cluster.u64 %d1, %d2;\nld.b32 %r6, [%d1];", "this read"),
+    ],
+    ids=["read of a write", "write over a write", "write over a read", "atomic over a read", "generic"],
+)
+@pytest.mark.parametrize("block", [32, 128])
+def test_a_barrier_of_the_cta_does_not_order_accesses_to_a_peer(own, peer, match, block):
+    """Each CTA has its own; even if all CTAs pass theirs at the same time."""
+    if "%d1" in peer:
+        peer = "cvt.u64.u32 %d2, %r5;\n" + peer
+    body = OWN.replace("{own}", own).replace("{peer}", peer).replace("{first}", MEET)
+    at = peer.split("\n")[-1]
+    for then in ("bar.sync 0;", "bar.sync 0;\nbar.sync 0;", "fence.acq_rel.cluster;\nbar.sync 0;"):
+        fails(Race, match, body.replace("{then}", then), at=at, grid=2, cluster=2, block=block)
+    for seed in SEEDS[:8]:
+        run(body.replace("{then}", MEET) + MEET, grid=2, cluster=2, block=block, seed=seed)
+
+
+def test_reads_that_a_barrier_orders_for_the_cta_are_kept_for_its_peers():
+    """The CTA writes to other places of its memory in between, by accesses of another width."""
+    between = "bar.sync 0;\nst.shared.b64 [%r8+512], %d3;\nbar.sync 0;\nst.shared.b64 [%r8+512], %d3;\n"
+    own = "ld.shared.b32 %r6, [%r2];\nshl.b32 %r8, %tid, 3;\nadd.u32 %r8, %r8, %r0;\nmov.b64 %d3, 0;\n"
+    peer = "setp.eq.u32 %p0, %r3, 0;\n@%p0 st.shared::cluster.b32 [%r5], %r4;"
+    body = OWN.replace("{own}", own + between).replace("{peer}", peer).replace("{first}", MEET)
+    fails(Race, "read by thread", body.replace("{then}", "") + MEET, at="@%p0", grid=2, cluster=2)
+    run(body.replace("{then}", MEET) + MEET, grid=2, cluster=2)
+
+
 def test_a_cta_must_not_end_while_its_peer_may_still_read():
     """Nothing said that the peer was done, though in this run it was."""
     body = (

@@ -107,11 +107,11 @@ def test_a_barrier_that_waits_for_too_many():
 
 
 def test_a_barrier_that_a_warp_does_not_reach():
-    """One warp has ended; the others wait for it."""
+    """One warp has ended; the others wait for 128 threads, by number."""
     body = """
         setp.ge.u32 %p0, %tid, 96;
         @%p0 bra END;
-        bar.sync 0;
+        bar.sync 0, 128;
         END:
     """
     with pytest.raises(Deadlock, match=r"96 of 128 threads have arrived, 32 have ended"):

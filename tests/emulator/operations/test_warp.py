@@ -111,6 +111,61 @@ def test_the_active_lanes():
     np.testing.assert_array_equal(run(body), np.where(LANES < 3, 7, 0xFFFFFFF8))
 
 
+HALVES = """
+    mov.u32 %r1, %laneid; setp.lt.u32 %p1, %r1, 16; selp.b32 %r2, 0xffff, 0xffff0000, %p1;
+"""
+"""Each half warp names its own lanes."""
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize(
+    ("code", "low", "high"),
+    [
+        ("redux.sync.add.u32 %r9, %r1, {mask};", 0x78, 0x178),
+        ("redux.sync.max.s32 %r9, %r1, {mask};", 15, 31),
+        ("match.any.sync.b32 %r9, 7, {mask};", 0xFFFF, 0xFFFF0000),
+        ("match.all.sync.b32 %r9, %r2, {mask};", 0xFFFF, 0xFFFF0000),
+        ("setp.ge.u32 %p2, %r1, 8; vote.sync.ballot.b32 %r9, %p2, {mask};", 0xFF00, 0xFFFF0000),
+        ("setp.ge.u32 %p2, %r1, 8; vote.sync.all.pred %p3, %p2, {mask}; selp.b32 %r9, 1, 0, %p3;", 0, 1),
+        ("setp.lt.u32 %p2, %r1, 8; vote.sync.any.pred %p3, %p2, {mask}; selp.b32 %r9, 1, 0, %p3;", 1, 0),
+        ("setp.lt.u32 %p2, %r1, 8; vote.sync.uni.pred %p3, %p2, {mask}; selp.b32 %r9, 1, 0, %p3;", 0, 1),
+        ("elect.sync %r9|%p2, {mask};", 0, 16),
+        ("shfl.sync.idx.b32 %r9, %r1, 3, 0x101f, {mask};", 3, 19),
+    ],
+)
+def test_the_member_mask_decides(code, low, high, apart, seed):
+    """Two halves of a warp, in one instruction or in two."""
+    body = HALVES + code.format(mask="%r2")
+    if apart:
+        ways = code.format(mask="0xffff"), code.format(mask="0xffff0000")
+        body = HALVES + f"@%p1 bra LOW; {ways[1]} bra END; LOW: {ways[0]} END:"
+    want = np.where(LANES < 16, np.uint32(low), np.uint32(high))
+    np.testing.assert_array_equal(run(body, 64, seed=seed), np.tile(want, 2))
+
+
+def test_a_shuffle_does_not_reach_lanes_outside_its_member_mask():
+    """What is read there is undefined: poison here."""
+    got = run(HALVES + "shfl.sync.bfly.b32 %r9, %r1, 16, 31, %r2;")
+    assert (got == 0xFFDEFFDE).all()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "redux.sync.add.u32 %r9, %r1, %r2;",
+        "match.any.sync.b32 %r9, %r1, %r2;",
+        "vote.sync.ballot.b32 %r9, %p1, %r2;",
+        "elect.sync %r9|%p2, %r2;",
+        "shfl.sync.idx.b32 %r9, %r1, 0, 31, %r2;",
+    ],
+)
+def test_lanes_that_name_different_masks(code):
+    """Lanes 0 to 15 name all lanes, the others themselves alone."""
+    with pytest.raises(Divergence, match=r"lanes .* of its member mask are not here with the same mask"):
+        run(HALVES.replace("0xffff,", "0xffffffff,") + code)
+
+
 def test_matrix_instructions_need_the_whole_warp():
     body = "mov.u32 %r1, %laneid; setp.lt.u32 %p1, %r1, 8; @%p1 bra END;"
     body += "movmatrix.sync.aligned.m8n8.trans.b16 %r9, %r1; END:"
