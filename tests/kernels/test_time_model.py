@@ -99,6 +99,12 @@ def test_the_splits_that_take_least_time(pinned, kernel, requests, pages):
     assert pinned.cheapest_splits(kernel, requests, 2, pages, 132) == 1 + times.index(min(times))
 
 
+def test_the_most_splits_are_those_that_are_allowed(pinned):
+    """Where more of them always pay, it is 128, which a call takes."""
+    assert pinned.cheapest_splits(LARGE, 1, 1, 65536, 100000) == 128
+    assert pinned.deploy(1048576, num_splits=128).num_splits == 128
+
+
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("name", ["split", "batch"])
 def test_a_deployment_asks_for_its_longest_request(pinned, name, length):
