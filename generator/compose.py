@@ -70,7 +70,25 @@ class _Composer:
             for variant, entry in data.get("variants", {}).items()
         ]
         self.problems += [demand.problem(self.spec) for demand in demands.values() if not demand.met]
+        self.one_function(variants)
         return ModuleDraft(name, problem, variants)
+
+    def one_function(self, variants: list[VariantDraft]) -> None:
+        """The variants of a module compute one function: a deployment may get any that serves it."""
+        for slot in (slot.name for slot in self.catalog.slots.values() if slot.decides_result):
+            known = [draft for draft in variants if slot in draft.entries]
+            for draft in known[1:]:
+                first = known[0]
+                if draft.computes(slot) == first.computes(slot):
+                    continue
+                path = (*draft.path, "stages", slot)
+                at = (*path, "stage") if isinstance(draft.data["stages"][slot], dict) else path
+                names = [f"variant {d.name!r} with {d.entries[slot][0].name!r}" for d in (draft, first)]
+                wrong = (
+                    f"{names[0]} does not compute what {names[1]} does; the variants of a module compute one "
+                    f"function, so put {draft.name!r} into a module of its own"
+                )
+                self.report(at, wrong)
 
     def variant(self, draft: VariantDraft, problem: dict[str, Demands]) -> VariantDraft:
         self.choose_skeleton(draft)

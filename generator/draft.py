@@ -73,6 +73,16 @@ class VariantDraft:
         """Threads of a CTA."""
         return int(32 * self.facts["warps"])
 
+    def computes(self, slot: str) -> object:
+        """What the stage of a slot computes: its `Contract.reference`.
+
+        Of a stage that declares none nothing is known, so it is like itself with the same parameters alone.
+        """
+        entry, parameters = self.entries[slot]
+        if entry.contract.reference is None:
+            return entry.name, parameters
+        return entry.contract.reference
+
 
 @dataclass
 class ModuleDraft:

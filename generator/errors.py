@@ -21,6 +21,8 @@ UNTESTED = "only the allowed values have been built and tested"
 
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]{1,60}")
 _LONGEST_QUOTE = 60
+_NEAR = 0.6
+"""How much alike two names have to be, in difflib's ratio, that one may be a slip of the other."""
 
 
 class CatalogError(Exception):
@@ -74,10 +76,12 @@ class SpecError(Exception):
 
 
 def nearest_name(name: str, names: Sequence[str]) -> str | None:
-    """The one of `names` that `name` was most likely meant to be, if any comes close."""
+    """The one of `names` that is most like `name`, the first of equals; None if none comes close."""
     if len(name) > _LONGEST_QUOTE:  # difflib is quadratic, and nothing that long is a slip of the pen
         return None
-    return next(iter(difflib.get_close_matches(name, names, n=1)), None)
+    likeness = {known: difflib.SequenceMatcher(None, known, name).ratio() for known in names}
+    nearest = max(likeness, key=likeness.__getitem__, default=None)
+    return nearest if nearest is not None and likeness[nearest] >= _NEAR else None
 
 
 def quoted(text: str) -> str:

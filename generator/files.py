@@ -3,8 +3,12 @@
 Contract
     A file is written beside its place and moved there in one step, so that nobody ever reads a part of it,
     and only if its content changes, so that nothing downstream rebuilds for nothing. Of a symbolic link the
-    target is written, and a file keeps its mode. The folder of generated modules belongs to the generator: a
-    Python file in it that no spec accounts for is an orphan.
+    target is written, and a file keeps its mode.
+
+    In the folder of generated modules, the Python files belong to the generator: whatever is directly in it,
+    is no folder, and has a name that ends in `.py`, in small or capital letters; hidden files and broken
+    links are among them. One that no spec accounts for is an orphan. Everything else is left alone: files
+    without that suffix, and folders with all that they hold, into which nothing is ever generated.
 """
 
 from __future__ import annotations
@@ -56,8 +60,18 @@ def compare(files: Mapping[str, str], folder: Path) -> list[Difference]:
             lines = (old or "").splitlines(keepends=True), text.splitlines(keepends=True)
             diff = difflib.unified_diff(*lines, f"{path} (as it is)", f"{path} (as the spec makes it)")
             found.append(Difference(path, "missing" if old is None else "stale", "".join(diff)))
-    orphans = sorted(set(folder.glob("*.py")) - {folder / name for name in files})
-    return found + [Difference(path, "orphan", "") for path in orphans]
+    return found + [
+        Difference(path, "orphan", "") for path in _python_files(folder) if path.name not in files
+    ]
+
+
+def _python_files(folder: Path) -> list[Path]:
+    """The files of a folder that are the generator's, by name; none if there is no folder."""
+    if not folder.is_dir():
+        return []
+    return sorted(
+        path for path in folder.iterdir() if path.name.lower().endswith(".py") and not path.is_dir()
+    )
 
 
 def _read(path: Path) -> str | None:

@@ -34,8 +34,9 @@ _HEAD = f"""\
 
 A spec is a YAML file that says what is generated. It holds modules; each becomes one Python file.
 A module has a problem, which is what its kernels compute, and variants, which are its kernels.
-The variants of a module compute one function. A call uses the first variant, in the order of the
-file, that serves the call's deployment, unless it names one.
+The variants of a module compute one function: in each slot that decides the result, their stages
+have the same reference. A call uses the first variant, in the order of the file, that serves the
+call's deployment, unless it names one.
 
     modules:
       <module>:

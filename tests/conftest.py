@@ -22,7 +22,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 LONG_FIRST = ("tests/kernels/", "tests/faults/", "tests/generator/", "tests/stages/")
 """Folders whose files take long: they come first, so that no worker is left with one at the end."""
 
-OF_SPLIT_KERNELS = ("test_custom_op", "test_properties", "test_rings", "test_schedules", "test_split")
+OF_SPLIT_KERNELS = (
+    *("test_custom_op", "test_properties", "test_rings", "test_scales", "test_schedules", "test_split"),
+)
 """How files of `tests/kernels` are called that run kernels which spread requests, or the smallest ones."""
 
 

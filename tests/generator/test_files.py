@@ -66,3 +66,30 @@ def test_line_endings_count(tmp_path):
     """Byte-identical is meant literally: a file with other line endings is stale."""
     (tmp_path / "a.py").write_bytes(b"A = 1\r\n")
     assert [d.kind for d in files.compare({"a.py": "A = 1\n"}, tmp_path)] == ["stale"]
+
+
+def test_the_python_files_of_the_folder_are_the_generators(tmp_path):
+    """Suffix in capital letters, hidden, only a suffix, a broken link, no name for a module: all orphans.
+
+    Other suffixes and none are not, nor folders, called like a module or not, and what they hold.
+    """
+    orphans = [".hidden.py", ".py", "OLD.PY", "a b.py", "attn2.copy.py", "link.py", "old.Py", "torn.py"]
+    others = ["attn2", "attn2.py~", "attn2.pyc", "attn2.pyi", "attn2py", "notes.txt", "py", ".hidden"]
+    for name in {*orphans, *others} - {"link.py", "torn.py"}:
+        (tmp_path / name).write_text("")
+    (tmp_path / "link.py").symlink_to("attn2")
+    (tmp_path / "torn.py").symlink_to("nowhere")
+    for folder in ("nested", "__pycache__", "folder.py"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "inside.py").write_text("")
+    files.write({"attn2.py": "A = 1\n", "py.typed": ""}, tmp_path)
+    found = files.compare({"attn2.py": "A = 1\n", "py.typed": ""}, tmp_path)
+    assert [(d.path.parent, d.path.name, d.kind) for d in found] == [
+        (tmp_path, name, "orphan") for name in sorted(orphans)
+    ]
+
+
+def test_a_folder_that_is_not_there_has_no_orphans(tmp_path):
+    """Everything is missing, and no more is said."""
+    found = files.compare({"a.py": ""}, tmp_path / "nowhere")
+    assert [(d.path.name, d.kind) for d in found] == [("a.py", "missing")]

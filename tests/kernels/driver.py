@@ -22,6 +22,10 @@ TYPES = {".u64": ctypes.c_int64, ".u32": ctypes.c_int32, ".f32": ctypes.c_float}
 """How a parameter's type in the PTX is read from memory."""
 
 
+PTX_TYPES = {"q": ".u64", "i": ".u32", "f": ".f32"}
+"""How the PTX calls what Python's struct calls so."""
+
+
 def parameter_types(ptx: str) -> list[str]:
     """The types of the entry's parameters."""
     parameters = re.search(r"\.entry \w+\((.*?)\)", ptx, re.DOTALL).group(1)
@@ -158,6 +162,19 @@ def _cluster(config) -> tuple[int, int, int]:
     return size.x, size.y, size.z
 
 
+STREAM = 0x5000
+"""The current stream of device 0; those of others follow."""
+
+
+class OnDevice(torch.Tensor):
+    """A tensor in the CPU's memory that says of itself that it lies on device 1."""
+
+    is_cuda = True
+
+    def get_device(self):
+        return 1
+
+
 def pretend_there_is_a_device(monkeypatch, module: ModuleType, driver: NotedDriver, capturing: bool = False):
     """Let a module believe in a Hopper device, with no kernels loaded, and give it the driver."""
     monkeypatch.setattr(module, "cuda", driver)
@@ -172,3 +189,7 @@ def pretend_there_is_a_device(monkeypatch, module: ModuleType, driver: NotedDriv
     }.items():
         monkeypatch.setattr(torch.cuda, name, lambda *_, answer=answer: answer)
     monkeypatch.setattr(torch.cuda, "device", lambda index: contextlib.nullcontext())
+    raw_stream = "_cuda_getCurrentRawStream"
+    monkeypatch.setattr(torch._C, raw_stream, lambda device: STREAM + device, raising=False)
+    # Such tensors go the way of plain ones, past the dispatcher.
+    monkeypatch.setattr(module, "PLAIN_TYPES", module.PLAIN_TYPES | {OnDevice})

@@ -228,6 +228,7 @@ ON_EMULATOR = Scale(
         ("split_small", 1024, (1035, 1054)),
         *((name, SHORT[name] // 2, (2 * SHORT[name] + 815,)) for name in WITH_SHORT),
         *((name, window, (window + 33, window + 40, 9)) for name, _ in _SPREAD for window in (1, 17, 129)),
+        *((name, 24, range(56, 72)) for name, _ in _SPREAD),
         *((name, SHORT[name] + 104, (SHORT[name] + 205,)) for name in WITH_SHORT),
     ),
     window_splits=(1,),

@@ -10,12 +10,17 @@ import torch
 
 import emulator
 from tests.kernels.conftest import bits
-from tests.kernels.driver import CONTEXT, NotedDriver, parameter_types, pretend_there_is_a_device
+from tests.kernels.driver import (
+    CONTEXT,
+    PTX_TYPES,
+    STREAM,
+    NotedDriver,
+    OnDevice,
+    parameter_types,
+    pretend_there_is_a_device,
+)
 from verification.problems import make_problem
 from verification.runner import kernel_ptx, run_emulated
-
-PTX_TYPES = {"q": ".u64", "i": ".u32", "f": ".f32"}
-"""How the PTX calls what Python's struct calls so."""
 
 
 @pytest.fixture(params=["cluster", "split"])
@@ -213,3 +218,37 @@ def test_threads_launch_at_once(driver, variant, attn2):
     for launch in driver.launches:
         assert launch.values == [launch.stream] * count
         assert launch.grid == (16 * launch.stream, launch.stream, 1)
+
+
+def call_on_device_1(module, variant, lengths, **more):
+    """A call of the entry point with tensors of device 1, while device 0 is the current one."""
+    problem = make_problem(list(lengths) or [40], kv_heads=2)
+    given = problem.arguments()
+    if not lengths:
+        given |= {name: given[name][:0] for name in ("q", "gate", "block_table", "seq_lens")}
+    there = {k: v.as_subclass(OnDevice) if isinstance(v, torch.Tensor) else v for k, v in given.items()}
+    out = torch.zeros_like(given["q"], memory_format=torch.contiguous_format).as_subclass(OnDevice)
+    return module.attn2(**there, out=out, variant=variant.name, **more)
+
+
+@pytest.mark.parametrize("pdl", [False, True])
+def test_a_call_launches_once_on_the_current_stream_of_its_tensors_device(driver, variant, attn2, pdl):
+    """In that device's context, with the kernel that was loaded there; the current device is another."""
+    for requests in (1, 3):
+        out = call_on_device_1(attn2, variant, [40] * requests, pdl=pdl)
+        *_, launch = driver.launches
+        assert (launch.stream, launch.context, launch.pdl) == (STREAM + 1, CONTEXT + 1, pdl)
+        assert launch.grid == (variant.kernel.cluster * variant.kernel.row_groups * requests, 2, 1)
+        assert out.data_ptr() in launch.values
+    assert len(driver.launches) == 2 and len(driver.images) == 1 and not driver.contexts
+    assert [device for _, device in attn2.LOADED.values] == [1]
+
+
+@pytest.mark.parametrize("validate", [False, True])
+def test_an_empty_batch_launches_nothing(driver, variant, attn2, validate):
+    """No kernel is loaded for it either, and its output is returned as it is."""
+    out = call_on_device_1(attn2, variant, [], validate=validate)
+    assert out.shape == (0, 1024)
+    assert not driver.launches and not driver.images
+    call_on_device_1(attn2, variant, [0])
+    assert len(driver.launches) == 1

@@ -67,7 +67,7 @@ def test_any_deployment_any_batch(tiny, data):
         seed=data.draw(st.integers(0, 99)),
         layout=data.draw(LAYOUTS),
         window=data.draw(windows(longest)) if kernel_of(tiny).splits else None,
-        scale=data.draw(st.sampled_from([FLAT_SCALE, MODEL_SCALE])),
+        scale=data.draw(st.sampled_from([FLAT_SCALE, MODEL_SCALE, -FLAT_SCALE])),
         max_seq_len=data.draw(st.sampled_from([None, longest])),
     )
     num_splits = data.draw(st.integers(1, 5))

@@ -8,7 +8,7 @@ import torch
 from tests.kernels.conftest import batches
 from tests.kernels.split_scale import SCALE, SHORT
 from verification.attention import HEAD_DIM, PAGE_SIZE, TOKENS
-from verification.problems import make_problem, model_like, padded, place
+from verification.problems import FLAT_SCALE, MODEL_SCALE, make_problem, model_like, padded, place
 
 pytest_plugins = ["tests.kernels.split_subject"]
 
@@ -18,7 +18,7 @@ MOST_KEYS = 2**20
 
 def case_id(value):
     """Lists of lengths by their ends."""
-    return str(value) if isinstance(value, str | int) else f"{value[0]}..{value[-1]}"
+    return str(value) if value is None or isinstance(value, str | int) else f"{value[0]}..{value[-1]}"
 
 
 def check_each(subject, lengths, splits, **deployment):
@@ -61,15 +61,18 @@ def test_long_contexts(splits, name, lengths):
         splits[name].check(problem, SCALE.splits[i % len(SCALE.splits)])
 
 
+@pytest.mark.parametrize("scale", [MODEL_SCALE, FLAT_SCALE], ids=["model", "flat"])
 @pytest.mark.parametrize(("name", "window", "lengths"), SCALE.windowed, ids=case_id)
-def test_windows(splits, name, window, lengths):
+def test_windows(splits, name, window, lengths, scale):
     """Windows within the tokens, a page, a round, and wider than a request, with L around the window.
 
     Beyond it L has every residue mod 16, so the first key that a row sees is in every slot of a page. What
-    lies before it is poison, and so are the table entries before its page.
+    lies before the first key of all rows is poison, and so are the table entries before its page. A key that
+    one row sees and the next does not is none: with flat logits each such key counts.
     """
     longest = max(SHORT[name] + 16, *lengths)
-    check_each(splits[name], lengths, SCALE.window_splits, window=window, max_seq_len=longest)
+    deployment = {"window": window, "max_seq_len": longest, "scale": scale}
+    check_each(splits[name], lengths, SCALE.window_splits, **deployment)
 
 
 @pytest.mark.parametrize("scale", SCALE.scales)
@@ -114,15 +117,18 @@ def test_a_batch_of_padding_is_zeros(splits, window):
         assert (splits[name].run(problem) == 0.0).all()
 
 
-@pytest.mark.parametrize("window", [None, 1, 20, 200])
-def test_equal_scores_give_exactly_the_mean_of_the_visible_keys(splits, window):
+@pytest.mark.parametrize(
+    ("window", "lengths"),
+    [(None, (77, 333)), (1, (77, 333)), (20, range(77, 93)), (200, (77, *range(326, 342)))],
+    ids=case_id,
+)
+def test_equal_scores_give_exactly_the_mean_of_the_visible_keys(splits, window, lengths):
     """With q = 0 and V one-hot, n visible keys have bf16(1 / n) each, and the others exactly 0.
 
-    In the first visible and in the last keys of a short and of a long request: a share that is counted twice
-    or left out changes all of them.
+    In the first visible and in the last keys of short and of long requests: a share that is counted twice
+    or left out changes all of them. With a window, that of each token begins in every slot of a page.
     """
     subject = splits["split_tiny"]
-    lengths = (77, 333)
     lows = [0 if window is None else max(0, length - TOKENS - window + 1) for length in lengths]
     for bases in ([low // PAGE_SIZE * PAGE_SIZE for low in lows], [n - HEAD_DIM for n in lengths]):
         content = model_like(len(lengths), padded(max(lengths)), 1, device=subject.device)

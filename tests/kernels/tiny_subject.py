@@ -4,6 +4,7 @@ For what takes many launches, or many kinds of input: on the emulator one takes 
 On a GPU the variants that users have come on top.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 
 from tests.kernels.conftest import SHIPPED, Subject
 from tests.kernels.scale import GPU
-from tests.kernels.split_scale import WITH_SHORT
+from tests.kernels.split_scale import WITH_SHORT, WITHOUT_SHORT
 from tests.modules import KERNELS, VARIANTS, module_of
 from verification.problems import Problem
 
@@ -34,13 +35,22 @@ class ClusterSubject(Subject):
         return super().check(problem, **more)
 
 
-@pytest.fixture(params=NAMES)
-def tiny(request, splits, device):
-    """Each of them in turn."""
-    name = request.param
+def _subject(name: str, splits: Mapping[str, Any], device: str) -> Any:
     if name in splits:
         return splits[name]
     if name in VARIANTS:
         module, variant = VARIANTS[name]
         return ClusterSubject(module, variant.name, device)
     return ClusterSubject(module_of(KERNELS, "attention"), name, device)
+
+
+@pytest.fixture(params=NAMES)
+def tiny(request, splits, device):
+    """Each of them in turn."""
+    return _subject(request.param, splits, device)
+
+
+@pytest.fixture(params=dict.fromkeys((*NAMES, *WITHOUT_SHORT)))
+def smallest(request, splits, device):
+    """Each of them in turn, then the shipped variants that spread every request, however short."""
+    return _subject(request.param, splits, device)
