@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from generator.catalog import StageEntry
+from generator.discovery import StageEntry
 from generator.errors import UNTESTED, KeyPath, Problem, listed
 from generator.layout import RegionPlan, StagePlan
 from generator.spec import SpecDocument

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from generator.catalog import StageEntry
+from generator.discovery import StageEntry
 from generator.errors import CatalogError
 from stages.contract import MAX_SHARED_BYTES, Barrier, Region
 from variants.kernels.base import SHARED_ALIGN

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from generator.catalog import Catalog, source_path
+from generator.catalog import Catalog
 from generator.compose import compose
+from generator.discovery import source_path
 from generator.draft import VariantDraft
 from generator.errors import CatalogError, SpecError
 from generator.layout import RegionPlan, StagePlan, shared_bytes

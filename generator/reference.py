@@ -15,7 +15,8 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from generator.catalog import Catalog, StageEntry, source_path
+from generator.catalog import Catalog
+from generator.discovery import StageEntry, source_path
 from generator.spec import NAME_PATTERN, ModuleSpec, ProblemSpec, ServesSpec, VariantSpec
 from stages.slots import Slot
 from variants.skeletons import Skeleton

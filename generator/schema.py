@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from generator.catalog import Catalog, StageEntry
+from generator.catalog import Catalog
+from generator.discovery import StageEntry
 from generator.spec import NAME_PATTERN, Spec
 from stages.slots import Slot
 from variants.skeletons import Skeleton

@@ -22,8 +22,9 @@ import torch
 
 from emulator import EmulatorError
 from emulator.counts import Counts
-from generator.catalog import reference_signature, source_path
+from generator.catalog import reference_signature
 from generator.compiled import load_module
+from generator.discovery import source_path
 from generator.places import at_home, explained
 from generator.plan import Plan, VariantPlan
 from stages.slots import SLOTS

@@ -4,7 +4,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from generator.catalog import Catalog, StageEntry
+from generator.catalog import Catalog
+from generator.discovery import StageEntry
 from generator.document import parse_document
 from generator.errors import SpecError
 from generator.plan import Plan, resolve

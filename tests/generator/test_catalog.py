@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import pytest
 
 import stages
-from generator.catalog import Catalog, StageEntry
+from generator.catalog import Catalog
+from generator.discovery import StageEntry
 from generator.errors import CatalogError
 from stages.contract import SLOT_REFERENCE, Parameter
 from stages.slots import Pages, Slot

@@ -54,7 +54,7 @@ def folder(tmp_path, monkeypatch):
     importlib.invalidate_caches()
     slots = {**SLOTS, "softmax": SlotElsewhere("softmax", Softmax, decides_result=True)}
     monkeypatch.setattr(catalog_module, "SLOTS", slots)
-    monkeypatch.setattr(catalog_module, "_refuse_strays", lambda: None)
+    monkeypatch.setattr(catalog_module, "refuse_strays", lambda: None)
     yield package
     for name in [name for name in sys.modules if name.split(".")[0] == "softmaxes"]:
         del sys.modules[name]
