@@ -5,8 +5,9 @@ Contract
     - `UninitialisedRead`: shared memory starts unwritten, and so do the buffers named in `unwritten`; other
       buffers were written by the host.
     - `Race`: two accesses to the same granule of 2 bytes, one of them a write, of different threads, with
-      nothing that orders them by the rules of `ordering`. Two strong accesses whose scopes hold both threads
-      are no race. Lanes of a warp that store to one place in the same instruction are not compared.
+      nothing that orders them by the rules of `ordering`. Two strong accesses of the same bytes whose scopes
+      hold both threads are no race. Lanes of a warp that store to one place in the same instruction are not
+      compared. Nothing orders an ld.global.nc and a write of the same launch.
     - `UnfinishedAsync`: a read or a write where an asynchronous write is under way, which for cp.async lasts
       until its thread waits for it, whenever the bytes land; a write to what a bulk copy has still to read.
     - `BarrierFault`: mbarriers used as data, or by threads that do not come after their initialisation.

@@ -3,10 +3,11 @@
 Contract
     The rules are those of the PTX memory model, taken strictly:
 
-    - bar.sync and its kin order all that their threads did, at CTA scope. bar.arrive releases and acquires
-      nothing.
-    - bar.warp.sync orders the lanes of a warp. No other warp-synchronous instruction does (shfl, vote, mma,
-      ldmatrix), nor does running in lockstep: a lane that reads what another lane wrote needs it.
+    - bar.sync and its kin order all that their threads did, at CTA scope, and not what threads did that ended
+      before. bar.arrive releases and acquires nothing.
+    - bar.warp.sync orders the lanes of its member mask. No other warp-synchronous instruction does
+      (shfl, vote, mma, ldmatrix), nor does running in lockstep: a lane that reads what another lane wrote
+      needs it.
     - barrier.cluster.arrive releases, wait acquires. With arrive.relaxed nothing is released but mbarriers
       that the arriving thread initialised before a fence.mbarrier_init, and what precedes a fence that
       releases, at cluster scope or wider.
