@@ -43,6 +43,7 @@ def test_the_shipped_spec_passes(tmp_path):
     assert all(o["verdict"] == "ok" and 0 <= o["ulps"] <= 2 for o in outcomes)
 
 
+@pytest.mark.pin
 def test_a_table_shows_every_problem(checkout):
     """A row for each; --stats adds what the emulator counted."""
     result = call(checkout, "verify", "--stats")
