@@ -1,4 +1,4 @@
-"""Fixtures of all tests, the marker of those that need a GPU, and how tests are dealt out to workers.
+"""Fixtures of all tests, the marker of those that need a GPU, and the order in which tests are dealt out.
 
 What takes seconds to import is imported where it is used: the process that deals out tests needs none of it.
 """
@@ -29,11 +29,15 @@ OF_SPLIT_KERNELS = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the folders that take long first; within them the order stays."""
+    """Put the folders that take long first, and pins last of all; apart from that the order stays.
 
-    def rank(item: pytest.Item) -> int:
+    So what a fault does to a result is seen before what it does to a count, also with `-x`. Of several
+    workers, each runs its own tests in this order.
+    """
+
+    def rank(item: pytest.Item) -> tuple[bool, int]:
         place = [n for n, folder in enumerate(LONG_FIRST) if item.nodeid.startswith(folder)]
-        return place[0] if place else len(LONG_FIRST)
+        return item.get_closest_marker("pin") is not None, place[0] if place else len(LONG_FIRST)
 
     items.sort(key=rank)
 

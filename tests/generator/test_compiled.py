@@ -113,6 +113,7 @@ def test_every_form_is_pinned(module):
     assert {name for name, _ in PINNED} == forms
 
 
+@pytest.mark.pin
 def test_no_shipped_kernel_spills_on_hopper(shipped):
     """Each compiles for every architecture; for sm_90a, all that a thread holds is in registers."""
     assert shipped.registers > 0 and f"{shipped.module}_{shipped.variant}" in shipped.ptx
@@ -120,6 +121,7 @@ def test_no_shipped_kernel_spills_on_hopper(shipped):
         assert (shipped.spill_bytes, shipped.stack_bytes) == (0, 0)
 
 
+@pytest.mark.pin
 def test_registers_and_shared_memory_are_pinned(form, report):
     """The registers and spills that were measured; a stack is there for what is spilled alone."""
     assert (report.registers, report.spill_bytes, report.shared_bytes) == PINNED[form]
@@ -142,6 +144,7 @@ def rings(tmp_path_factory):
     return load_module(folder / "attn2.py")
 
 
+@pytest.mark.pin
 @pytest.mark.parametrize(("ring", "ctas", "arch"), RINGS)
 def test_each_ring_compiles_without_spills(ring, ctas, arch, rings):
     """Its 65536 registers suffice for the CTAs, of 128 threads, that a multiprocessor is to have at once."""
@@ -177,6 +180,7 @@ def test_the_entry_takes_pointers_and_scalars(report):
     assert f"attn2_{report.variant}" in report.ptx
 
 
+@pytest.mark.pin
 def test_each_page_is_loaded_with_16_bytes_a_lane(report):
     """K and V of two pages: 2 * 4 KiB / 32 lanes / 16 B = 16 loads, kept out of L1; none is narrower.
 

@@ -33,6 +33,7 @@ def edit(path, old, new):
     path.write_text(text.replace(old, new))
 
 
+@pytest.mark.pin
 def test_a_table_shows_every_problem(checkout):
     """A row for each; --stats adds what the emulator counted."""
     result = call(checkout, "verify", "--stats")

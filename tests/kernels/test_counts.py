@@ -10,6 +10,8 @@ from verification.attention import HEADS_PER_KV, PAGE_SIZE, ROW_GROUP, TOKENS
 from verification.problems import make_problem
 from verification.runner import run_emulated
 
+pytestmark = pytest.mark.pin
+
 MAX_SECONDS = 0.5
 """For one launch of one request and KV head with all checks on, so that tests of every length stay quick."""
 

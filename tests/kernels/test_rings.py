@@ -79,7 +79,7 @@ if not GPU:
     TINY_CASES = [(NO_WINDOW, 1), (1171, 8)]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def ring_module(tmp_path_factory) -> ModuleType:
     """A generated module with a variant for each of the rings."""
     folder = tmp_path_factory.mktemp("rings")
@@ -132,6 +132,7 @@ def test_all_rings_of_the_shipped_launch_give_the_same_bits(rings, window, num_s
     compare([rings[ring] for ring in RINGS if ring.pages_per_step == 4], LENGTHS, window, num_splits)
 
 
+@pytest.mark.pin
 @pytest.mark.parametrize("ring", TINY, ids=str)
 def test_no_ring_reads_twice_or_waits_for_a_bank(rings, ring):
     """A ring brings each byte of a live page once and no other; its shared memory has no bank conflicts.

@@ -16,6 +16,7 @@ from verification.problems import make_problem
 from verification.runner import run_emulated
 
 pytest_plugins = ["tests.kernels.split_subject"]
+pytestmark = pytest.mark.pin
 
 MMA = 8
 """Matrix multiplications of 16 rows with the K, or with the V, of one page."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import cuda.bindings.driver as cuda
 import cutlass.cute as cute
 import numpy as np
+import pytest
 from cutlass import Float32, Int64
 
 from stages.fragments import PageFragments, RowState, chunk_dim, chunks, pairs
@@ -49,6 +50,7 @@ class FragmentCount(MicroKernel):
         store_registers(v, fragments.values(), int)
 
 
+@pytest.mark.pin
 def test_compiles(arch):
     """Compiles for every architecture, and the tensors are registers: no local memory."""
     compile_kernel(EmptyState(layouts.HEAD_DIM), arch)

@@ -89,6 +89,7 @@ KERNELS = [Masking(8, WINDOWS), Masking(16, (None, 1, 17))]
 """8 heads: the two rows of a lane belong to two tokens. 16 heads: to one."""
 
 
+@pytest.mark.pin
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
 def test_compiles(kernel, arch):
     """Compiles for every architecture; nothing is read from memory."""

@@ -83,6 +83,7 @@ def merge_on_device(launch, m, parts):
     return launch(Merging(), pairs, out(np.float32, 3, THREADS))[0]
 
 
+@pytest.mark.pin
 def test_compiles(arch):
     """A merge of n partials is n exponentials, one product and n - 1 fused additions."""
     ptx = compile_kernel(Merging(), arch).ptx

@@ -165,6 +165,7 @@ def assert_merged(got, expected) -> None:
         numerics.assert_same_bits(a, b)
 
 
+@pytest.mark.pin
 @pytest.mark.parametrize("cluster", CLUSTERS)
 def test_compiles(cluster, arch):
     """Each rank's stats and dims are read once, 8 bytes a lane, for each owned row of a warp."""

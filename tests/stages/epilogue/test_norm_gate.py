@@ -39,6 +39,7 @@ def check(launch, l, o, y, gate, eps: float = 1e-5) -> np.ndarray:
     return got[: len(l)]
 
 
+@pytest.mark.pin
 def test_compiles(arch):
     """A fixed butterfly over 32 lanes, and one approximate instruction for each function."""
     ptx = compile_kernel(Finishing(EPILOGUE, 4), arch).ptx

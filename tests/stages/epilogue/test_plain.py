@@ -14,6 +14,7 @@ QUOTIENT_ERROR = 2.0**-22
 """1 / l within 1 ulp (at most 2**-23 relative), and a product rounded once."""
 
 
+@pytest.mark.pin
 def test_compiles(arch):
     """Neither a gate nor an eps is used: one reciprocal, two products, and no read but that of l and o."""
     ptx = compile_kernel(Finishing(EPILOGUE, 4), arch).ptx

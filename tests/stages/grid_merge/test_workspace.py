@@ -207,6 +207,7 @@ def emulate(kernel: MergingClusters, partials, given, ptx: str | None = None, **
     return merged
 
 
+@pytest.mark.pin
 def test_compiles(arch):
     """One counted arrival, released and acquired at device scope; records are read behind the L1 cache.
 

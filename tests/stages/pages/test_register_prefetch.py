@@ -162,6 +162,7 @@ def boundaries(kernel: Prefetching) -> list[int]:
     return sorted({0, 1} | {PAGE_SIZE * page + d for page in pages for d in (-1, 0, 1)})
 
 
+@pytest.mark.pin
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
 def test_compiles(kernel, arch):
     """Pages are read with 16-byte loads that leave L1 alone: 4 for K and 4 for V a page, for each load.

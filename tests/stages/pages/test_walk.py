@@ -111,6 +111,7 @@ STRIDES = (1, 3, 64)
 """One warp; a stride that is no power of two; the 64 warps of a cluster of 16."""
 
 
+@pytest.mark.pin
 @pytest.mark.parametrize("stride", STRIDES)
 def test_compiles(stride, arch):
     """Compiles for every architecture; a count of pages reads no memory."""

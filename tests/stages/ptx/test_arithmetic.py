@@ -143,6 +143,7 @@ def elementwise(op: str) -> Elementwise:
 PACK_WORDS = 65536
 
 
+@pytest.mark.pin
 @pytest.mark.parametrize("kernel", [Packing(PACK_WORDS), Selecting()], ids=str)
 def test_compiles(kernel, arch):
     """Packing and selecting need no GPU to compile, and packing is one conversion of two values."""
@@ -151,6 +152,7 @@ def test_compiles(kernel, arch):
         assert compiled.ptx.count("cvt.rn.bf16x2.f32") == 1
 
 
+@pytest.mark.pin
 @pytest.mark.parametrize("op", INSTRUCTIONS)
 def test_instruction(op, arch):
     """One function, one instruction: the documented one, once, and no other arithmetic on floats."""

@@ -6,6 +6,7 @@ import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
 import numpy as np
+import pytest
 from cutlass import Int32, Int64
 
 from stages.ptx.async_copy import copy_async_16, copy_async_commit, copy_async_wait
@@ -62,6 +63,7 @@ class Placing(MicroKernel):
             store_global_i32(at + 4 * i, words[i])
 
 
+@pytest.mark.pin
 def test_compiles(arch):
     """An address takes one instruction, and the block's place is read where that is asked for, again."""
     text = compile_kernel(Placing(), arch).ptx

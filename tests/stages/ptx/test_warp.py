@@ -183,6 +183,7 @@ def words(*shape: int) -> np.ndarray:
     return (halves[:count] | halves[count:] << 16).reshape(shape)
 
 
+@pytest.mark.pin
 @pytest.mark.parametrize("kernel", INSTRUCTIONS, ids=str)
 def test_compiles(kernel, arch):
     """Each primitive emits its instruction."""

@@ -125,6 +125,7 @@ def owner_of(row: int, kernel: Pushing) -> int:
     return row // (kernel.rows // kernel.cluster)
 
 
+@pytest.mark.pin
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
 def test_compiles(kernel, arch):
     """The mbarrier starts with the contract's arrivals, and expects its bytes once.

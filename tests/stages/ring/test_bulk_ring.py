@@ -29,6 +29,7 @@ def walks(kernel: Streaming) -> list[int]:
     return sorted({0, 1, 2, depth - 1, depth, depth + 1, 2 * depth + 1, 4 * depth})
 
 
+@pytest.mark.pin
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
 def test_compiles(kernel, arch):
     """A barrier for each step of the ring with one arrival; one bulk copy a page; 16-byte loads.
@@ -99,6 +100,7 @@ def watch(kernel: Streaming, live: int, ptx: str, **more) -> tuple[Counts, np.nd
     return counts, table, right
 
 
+@pytest.mark.pin
 @pytest.mark.parametrize("live", [1, 7, 20])
 @pytest.mark.parametrize("kernel", [ring(4, 1), ring(8, 4), ring(16, 8)], ids=str)
 def test_each_page_is_read_once(kernel, live):

@@ -36,6 +36,7 @@ KERNELS = [
 """Rings of 2 to 16 pages, of steps of 1 to 8, of 3 steps, of pages that no step has, and numbers of warps."""
 
 
+@pytest.mark.pin
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
 def test_compiles(kernel, arch):
     """One barrier and one wait a step; a page takes 4 KiB / 16 B copies, 4 loads a lane and 4 ldmatrix.
@@ -153,6 +154,7 @@ def watch(
     return counts, table, taken
 
 
+@pytest.mark.pin
 @pytest.mark.parametrize("live", [1, 7, 20])
 @pytest.mark.parametrize(
     "kernel", [ring(4, 1), ring(8, 4), ring(16, 8), ring(4, 1, warps=1), ring(6, 1, warps=8)], ids=str

@@ -71,6 +71,7 @@ def make_table(columns: int) -> np.ndarray:
     return np.random.default_rng(columns).permutation(2**20)[:columns].astype(np.int32)
 
 
+@pytest.mark.pin
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
 def test_compiles(kernel, arch):
     """A warp looks up 32 entries with one load: two at the beginning, one whenever it advances."""
@@ -103,6 +104,7 @@ def test_an_entry_past_the_table_is_its_last(launch):
     assert np.array_equal(got[:, :, 0], np.tile(table[np.minimum(np.arange(pages), columns - 1)], (WARPS, 1)))
 
 
+@pytest.mark.pin
 @pytest.mark.parametrize(("pages", "advances"), [(2, 0), (32, 0), (34, 1), (64, 1), (66, 2), (160, 4)])
 def test_entries_are_looked_up_once_and_ahead(pages, advances):
     """A warp has 64 entries from the start, and 32 more each time it has used up 32: none is read twice."""

@@ -87,6 +87,7 @@ def random_bf16(rng, *shape: int) -> np.ndarray:
     return to_bf16(rng.standard_normal(shape).astype(np.float32))
 
 
+@pytest.mark.pin
 @pytest.mark.parametrize("kernel", [Scoring(1, 1), Scoring(2, 64)], ids=str)
 def test_compiles(kernel, arch):
     """4 mma for each tile of 8 keys: 64 head dims, 16 at a time."""

@@ -24,6 +24,7 @@ SHAPES = [(1, 1), (1, 3), (2, 3), (4, 2)]
 """(pages a step, steps): one step alone, and steps that rescale what came before."""
 
 
+@pytest.mark.pin
 @pytest.mark.parametrize(("pages", "steps"), SHAPES)
 def test_compiles(pages, steps, arch):
     """One fma and one exponential a score, and an exponential a row and step to rescale after the first.

@@ -45,6 +45,7 @@ class FinishingOutput(MicroKernel):
         store_registers(result, held, Float32)
 
 
+@pytest.mark.pin
 @pytest.mark.parametrize("pages", [1, 2])
 def test_compiles(pages, arch):
     """V in columns needs no movmatrix; the output is put right at the end, one shuffle for each number."""

@@ -157,6 +157,7 @@ RANGES = [
 ]
 
 
+@pytest.mark.pin
 @pytest.mark.parametrize("pages", [1, 2])
 def test_compiles(pages, arch):
     """A page is transposed pair by pair, 16 movmatrix, on both ways; one mma a pair, or two if ragged."""

@@ -120,6 +120,7 @@ def assert_merged(got, expected) -> None:
         numerics.assert_same_bits(a, b)
 
 
+@pytest.mark.pin
 @pytest.mark.parametrize("warps", WARPS)
 def test_compiles(warps, arch):
     """One CTA barrier around the stage, and 16-byte accesses for all of o."""
@@ -178,6 +179,7 @@ def test_every_unit_has_one_thread(warps):
     assert HEAD_DIM // 4 % (32 * warps // ROWS) == 0
 
 
+@pytest.mark.pin
 @pytest.mark.parametrize("warps", WARPS)
 def test_accesses_are_free_of_bank_conflicts(warps):
     """With 4 warps and more, each quarter warp's 16-byte accesses touch all 32 banks once.
