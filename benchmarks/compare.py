@@ -76,7 +76,9 @@ def _measure(
 ) -> None:
     """Fill a row."""
     graphs, timed = [], []
-    for contender in [contender.fresh() for contender in contenders]:
+    # A graph does not own what it reads and writes: the contenders live until their graphs have been timed.
+    ready = [contender.fresh() for contender in contenders]
+    for contender in ready:
         say(f"max_seq_len {row.max_seq_len}: checking {contender.name}")
         entry, graph = _ready(contender, problem)
         row.entries.append(entry)

@@ -1,6 +1,7 @@
 """A wrong contender is never timed; one that fails stops no other; a run keeps to its budget."""
 
 import types
+import weakref
 
 import pytest
 import torch
@@ -46,6 +47,23 @@ def test_right_contender_is_timed_in_every_deployment(on_cpu):
     assert (entry.status, entry.microseconds.median, row.rounds) == (TIMED, 2.0, 5)
     assert entry.worst_error < 5e-3
     assert row.noise_microseconds == 0
+
+
+def test_contenders_live_until_their_graphs_are_timed(on_cpu, monkeypatch):
+    """A graph does not own its memory: what a contender allocated would be given to the next one."""
+    prepared, measure = [], comparing.interleaved
+
+    class Watched(Exact):
+        def prepare(self, problem):
+            super().prepare(problem)
+            prepared.append(weakref.ref(self))
+
+    def timed(graphs, **more):
+        assert len(prepared) == 2 and all(reference() is not None for reference in prepared)
+        return measure(graphs, **more)
+
+    monkeypatch.setattr(comparing, "interleaved", timed)
+    assert [entry.status for entry in compare(Watched(), Watched()).entries] == [TIMED, TIMED]
 
 
 @pytest.mark.parametrize("index", [0, 1, comparing.CALLS - 1])
