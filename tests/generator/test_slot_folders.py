@@ -52,7 +52,7 @@ def folder(tmp_path, monkeypatch):
     (package / "sound.py").write_text(STAGE)
     monkeypatch.syspath_prepend(tmp_path)
     importlib.invalidate_caches()
-    slots = {**SLOTS, "softmax": SlotElsewhere("softmax", Softmax)}
+    slots = {**SLOTS, "softmax": SlotElsewhere("softmax", Softmax, decides_result=True)}
     monkeypatch.setattr(catalog_module, "SLOTS", slots)
     monkeypatch.setattr(catalog_module, "_refuse_strays", lambda: None)
     yield package
