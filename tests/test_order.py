@@ -16,7 +16,7 @@ class Item:
 
 
 def test_pins_are_last():
-    """In all folders: a count of a kernel comes after a result of the smallest stage. The order is stable."""
+    """A count of a kernel comes after a result of the smallest stage; apart from that the order stays."""
     items = [
         Item("README.md::line:1"),
         Item("tests/test_b.py::test_count", "pin"),

@@ -72,13 +72,16 @@ def test_check_notices_every_change(checkout, what):
 
 
 def test_check_notices_orphans_and_edits(checkout):
-    """A module that no spec accounts for, and a module edited by hand, fail the check."""
-    (checkout / "generated" / "old.py").write_text("")
+    """Modules that no spec accounts for, whatever their names, and one edited by hand fail the check."""
+    for name in ("old.py", "OLD.PY", ".old.py", "notes.txt"):
+        (checkout / "generated" / name).write_text("")
     with open(checkout / "generated" / "attn2.py", "a") as file:
         file.write("# by hand\n")
     result = call(checkout, "generate", "--check")
     assert result.returncode == 1
-    assert "generated/old.py is an orphan" in result.stderr
+    for name in ("old.py", "OLD.PY", ".old.py"):
+        assert f"generated/{name} is an orphan" in result.stderr
+    assert "notes.txt" not in result.stderr
     assert "-# by hand" in result.stdout
 
 

@@ -8,7 +8,7 @@ import torch
 
 from generated import attn2
 from tests.kernels.conftest import bits
-from verification.problems import make_problem
+from verification.problems import FLAT_SCALE, make_problem
 from verification.runner import run_emulated
 
 NEGATIVE = (-1, -16, -64, -1000, -(2**31))
@@ -20,10 +20,10 @@ LONGEST = 6000
 FORMS = [(v.name, window) for v in attn2.VARIANTS for window in ((None, 100) if v.windows else (None,))]
 
 
-def arguments(variant, lengths, num_splits, window):
+def arguments(variant, lengths, num_splits, window, longest=LONGEST):
     """Of a call whose table has as many columns as the deployment needs, and no more."""
-    longest = min(LONGEST, next(v.max_seq_len for v in attn2.VARIANTS if v.name == variant))
-    problem = make_problem([longest] * len(lengths), max_seq_len=longest)
+    longest = min(longest, next(v.max_seq_len for v in attn2.VARIANTS if v.name == variant))
+    problem = make_problem([longest] * len(lengths), max_seq_len=longest, scale=FLAT_SCALE)
     problem.seq_lens.copy_(torch.tensor(lengths, dtype=torch.int32))
     deployment = {"max_seq_len": longest, "window": window, "num_splits": num_splits, "variant": variant}
     workspace, counters = attn2.allocate_scratch(len(lengths), kv_heads=1, device="cpu", **deployment)
@@ -60,3 +60,15 @@ def test_a_length_past_the_table_sees_what_the_table_holds(variant, window):
         got, report = run_emulated(attn2, variant, given, out=problem.poisoned_out())
         assert torch.equal(bits(got)[rows], bits(want)[rows]), length
         assert report.instructions <= 1.1 * most.instructions
+
+
+def test_a_length_past_a_table_that_is_shorter_than_the_kernel_could_attend():
+    """The cluster kernel too sees no page behind the table's last, nor that one twice."""
+    problem, given = arguments("cluster", [0], 2, None, longest=1008)
+    last = []
+    for length in (1008, 1009, 1017):
+        given["seq_lens"].fill_(length)
+        out, _ = run_emulated(attn2, "cluster", given, out=problem.poisoned_out())
+        last.append(bits(out)[7])
+    assert given["block_table"].shape[1] == 63 and last[0].any()
+    assert all(torch.equal(row, last[0]) for row in last)

@@ -101,7 +101,7 @@ def test_the_splits_that_take_least_time(pinned, kernel, requests, pages):
 
 def test_the_most_splits_are_those_that_are_allowed(pinned):
     """Where more of them always pay, it is 128, which a call takes."""
-    assert pinned.cheapest_splits(LARGE, 1, 1, 65536, 100000) == 128
+    assert pinned.cheapest_splits(LARGE, 1, 1, 2**20, 100000) == 128
     assert pinned.deploy(1048576, num_splits=128).num_splits == 128
 
 
