@@ -14,4 +14,5 @@ import emulator.operations.loads
 import emulator.operations.matrix
 import emulator.operations.moves
 import emulator.operations.order
-import emulator.operations.warp  # noqa: F401 - all of these are imported for what they register
+import emulator.operations.warp
+import emulator.operations.wgmma  # noqa: F401 - all of these are imported for what they register

@@ -15,7 +15,7 @@ workspace, epilogue norm_gate.
 Generated from spec.yaml; do not edit. Change the spec, or the file named above a section, then run
 `python -m generator generate`.
 
-sha256 of the plan, sources, template and formatter: 8c628644006bdf394ef994145608ac12051a8f4b762bfc7d0999d6894e140f47
+sha256 of the plan, sources, template and formatter: 380d405c4a010c6b9a48e2cf9e027ae15b78977c354ecea83d446abe605a1fba
 """
 
 import contextlib
@@ -69,7 +69,7 @@ __all__ = [
 NAME = "attn2"
 """In the spec; the name of the entry point."""
 
-DIGEST = "8c628644006bdf394ef994145608ac12051a8f4b762bfc7d0999d6894e140f47"
+DIGEST = "380d405c4a010c6b9a48e2cf9e027ae15b78977c354ecea83d446abe605a1fba"
 """Of what this module was made from: what is compiled from it is known by this."""
 
 

@@ -27,7 +27,7 @@ from tests.cubin import stack_bytes
 from variants.loading.compile import dump_folder
 
 ARCHITECTURES = ("sm_90a", "sm_100a")
-"""What every micro-kernel is compiled for, whatever the machine."""
+"""What micro-kernels are compiled for, whatever the machine, unless they say otherwise."""
 
 PARAMETER_TYPES = {cute.Pointer: ".u64", Int64: ".u64", Int32: ".u32", Float32: ".f32"}
 """How an argument of `__call__` appears in the PTX entry."""
@@ -63,6 +63,11 @@ class MicroKernel:
     def where(self) -> Launch:
         """The launch: one warp unless the micro-kernel says otherwise."""
         return Launch()
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        """What it is compiled for: all, unless it has instructions that only some of them have."""
+        return ARCHITECTURES
 
     def __str__(self) -> str:
         """What CuTe DSL makes part of the kernel's entry name, and pytest of a test's."""

@@ -67,7 +67,7 @@ def test_every_primitive_refuses_other_types(tracing, name, function, parameter)
     right = {p.name: p.annotation(1) for p in signature.values() if p.annotation in OTHERS}
     for p in signature.values():
         if p.name not in right and p.default is p.empty and p.name not in ("loc", "ip"):
-            right[p.name] = [Float32(1.0)] * 4 if p.annotation is p.empty else 1
+            right[p.name] = [Float32(1.0)] * 4 if p.annotation is p.empty else 16
     function(**right)
     for other in OTHERS[signature[parameter].annotation]:
         with pytest.raises(TypeError, match="an operand must be"):
