@@ -24,6 +24,7 @@ import emulator.instruction_set  # noqa: F401 - registers the operations
 from emulator.arguments import bind
 from emulator.asynchronous.engine import Asynchronous
 from emulator.checks.checker import Checker
+from emulator.checks.wgmma_registers import watch
 from emulator.errors import LaunchError, Place
 from emulator.machine.machine import WaveMachine
 from emulator.ptx.blocks import compiled
@@ -96,8 +97,9 @@ def launch(
             place=Place(kernel=program.name),
         )
     parameters, buffers = bind(program, arguments)
-    checker = [Checker(f"argument {number}" for number in unwritten)] if checks else []
-    watching: list[Observer] = [*checker, *observers]
+    names = (f"argument {number}" for number in unwritten)
+    checkers = [Checker(names), *watch(program)] if checks else []
+    watching: list[Observer] = [*checkers, *observers]
     random = None if seed is None else np.random.default_rng(seed)
 
     grid_, cluster_, block_ = shape

@@ -109,7 +109,9 @@ def edited(ptx: str, old: str, new: str) -> str:
     return ptx.replace(old, new)
 
 
-def raises(kind: type, match: str, ptx: str, images, sums: np.ndarray, at: str = "", **more):
+def raises(
+    kind: type | tuple[type, ...], match: str | None, ptx: str, images, sums: np.ndarray, at: str = "", **more
+):
     """Assert that a kernel fails with this error, at the one line with this text."""
     with pytest.raises(kind, match=match) as caught:
         run(ptx, images, sums, **more)
