@@ -3,6 +3,7 @@
 import emulator.asynchronous.bulk_copies
 import emulator.asynchronous.copies
 import emulator.asynchronous.mbarrier_operations
+import emulator.asynchronous.tensor_copies
 import emulator.operations.arithmetic
 import emulator.operations.atomics
 import emulator.operations.barriers

@@ -170,7 +170,7 @@ class Values(Warpgroup):
         sums, a = wgmma_fence(listed(held), listed(weights))
         for i in cutlass.range_constexpr(self.keys // 16):
             b = descriptor_at(columns, 16 * ROW_BYTES * i)
-            sums = wgmma_registers(sums, *a[4 * i : 4 * i + 4], b, Int32(i), b_mn_major=True)
+            sums = wgmma_registers(sums, a[4 * i : 4 * i + 4], b, Int32(i), b_mn_major=True)
         wgmma_commit()
         sums, a = wgmma_wait(0, sums, a)
         set_registers(held, sums)

@@ -156,26 +156,16 @@ def wgmma_shared(
 
 
 @dsl_user_op
-def wgmma_registers(
-    d,
-    a0: Int32,
-    a1: Int32,
-    a2: Int32,
-    a3: Int32,
-    b: Int64,
-    accumulate=True,
-    b_mn_major=False,
-    *,
-    loc=None,
-    ip=None,
-):
+def wgmma_registers(d, a: list[Int32], b: Int64, accumulate=True, b_mn_major=False, *, loc=None, ip=None):
     """As `wgmma_shared`, with A in registers.
 
-    a0 .. a3: BF16 pairs; of lane 4 g + t of warp w, rows 16 w + (g, g + 8, g, g + 8) at columns (2t, 2t, 2t +
+    a: four BF16 pairs; of lane 4 g + t of warp w, rows 16 w + (g, g + 8, g, g + 8) at columns (2t, 2t, 2t +
     8, 2t + 8) and the one behind. So two tiles of 8 columns of an accumulator, rounded and packed, are the A
     of 16 k: (d0, d1), (d2, d3), (d4, d5), (d6, d7).
     """
-    registers = tuple(i32(a) for a in (a0, a1, a2, a3))
+    registers = tuple(i32(pair) for pair in a)
+    if len(registers) != 4:
+        raise ValueError(f"A has 4 registers, not {len(registers)}")
     return _mma(d, registers, b, accumulate, f"{int(b_mn_major)}", loc, ip)
 
 
