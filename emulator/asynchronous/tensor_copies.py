@@ -57,9 +57,8 @@ def _tensor_to_shared(instruction: Instruction) -> Operation:
     if "mbarrier::complete_tx::bytes" not in others:
         instruction.refuse("only with an mbarrier")
     target, tensor, barrier = instruction.operands[:3]
-    assert isinstance(tensor, TensorAddress)
     rank = _RANKS.index(instruction.parts[4]) + 1
-    if len(tensor.coordinates) != rank:
+    if not isinstance(tensor, TensorAddress) or len(tensor.coordinates) != rank:
         raise ValueError("a wrong number of coordinates")
 
     def run(machine: Machine, group: Group, at: Array, maps: Array, to_barrier: Array, *where: Array) -> None:

@@ -78,7 +78,8 @@ def mma_async(instruction: Instruction) -> Operation:
     if columns % 8 or not 8 <= columns <= 256 or instruction.predicate is not None:
         instruction.refuse("this shape" if instruction.predicate is None else "with a predicate")
     d, a, b, scale_d, *flags = instruction.operands
-    assert isinstance(d, Vector)
+    if not isinstance(d, Vector):
+        raise ValueError("registers in braces expected")
     shared = not isinstance(a, Vector)
     left = a.elements if isinstance(a, Vector) else (a,)
     if len(d.elements) != columns // 2 or len(left) != (1 if shared else 4):
