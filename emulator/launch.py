@@ -76,7 +76,8 @@ def launch(
     ptx: the text; entry: the kernel's name, which may be left out if there is one. grid, cluster, block:
     CTAs, CTAs, threads, one to three numbers. shared_bytes: dynamic shared memory a CTA. arguments: one a
     parameter: NumPy arrays or CPU tensors (strided too: the kernel gets the address of the first element, and
-    may touch what lies between the first and the last byte), whole numbers and floats.
+    may touch what lies between the first and the last byte), tensor maps of them (`TensorMap`), whole numbers
+    and floats.
 
     seed: None runs all threads in step and lets asynchronous writes land as late as they may; a number
     permutes the order of warps, CTAs and clusters, and when writes land. checks: look for races, reads of

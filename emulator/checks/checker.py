@@ -8,7 +8,8 @@ Contract
       nothing that orders them by the rules of `ordering`. Two strong accesses whose scopes hold both threads
       are no race. Lanes of a warp that store to one place in the same instruction are not compared.
     - `UnfinishedAsync`: a read or a write where an asynchronous write is under way, which for cp.async lasts
-      until its thread waits for it, whenever the bytes land; a write to what a bulk copy has still to read.
+      until its thread waits for it, whenever the bytes land; a write to what a bulk copy has still to read,
+      or a wgmma (`matrix_reads`; for its registers `wgmma_registers`).
     - `BarrierFault`: mbarriers used as data, or by threads that do not come after their initialisation.
     - `MemoryFault`: a CTA that ends though nothing says that its peers are done with its shared memory.
 

@@ -44,7 +44,8 @@ class Proxies:
     def __init__(self, clocks: Clocks, faults: Faults, events: Sequence[Instruction | None]):
         self._clocks, self._faults, self._events = clocks, faults, events
         self._geometry = clocks.geometry
-        self._fences: dict[int, collections.deque[_Fence]] = {}
+        # By cluster, then by warp, the latest first.
+        self._fences: dict[int, dict[int, collections.deque[_Fence]]] = {}
         # By warp: the serial up to which its own CTA's accesses were ordered before its own last fence.
         self._horizon = np.zeros(clocks.warps, np.int64)
 
@@ -58,7 +59,8 @@ class Proxies:
             lanes = int(clocks.masks(part)[1][0])
             if lanes & int(clocks.live[warp]) == int(clocks.live[warp]):
                 self._horizon[warp] = clocks.horizon[warp]
-            kept = self._fences.setdefault(warp, collections.deque(maxlen=_KEPT))
+            fences = self._fences.setdefault(int(clocks.cluster_of[warp]), {})
+            kept = fences.setdefault(warp, collections.deque(maxlen=_KEPT))
             kept.appendleft(_Fence(now, int(part[0]), lanes, clocks.export(part, now)))
 
     def check_read(self, touch: Touch) -> None:
@@ -94,13 +96,11 @@ class Proxies:
     def _fenced(self, warp: int, lanes: Array, writers: Array, serials: Array) -> Array:
         """Whether a fence lies between what the writers did at these serials and these lanes of a warp."""
         clocks = self._clocks
-        cluster = clocks.cluster_of[warp]
+        fences = self._fences.get(int(clocks.cluster_of[warp]), {})
         threads = self._first(warp) + lanes
         fine = np.zeros(len(lanes), bool)
-        for other in sorted(self._fences, key=lambda other: other != warp):
-            if clocks.cluster_of[other] != cluster:
-                continue
-            for fence in self._fences[other]:
+        for other in sorted(fences, key=lambda other: other != warp):
+            for fence in fences[other]:
                 count = len(threads)
                 known = clocks.ordered(threads, np.full(count, fence.thread), np.full(count, fence.serial))
                 if other == warp:
