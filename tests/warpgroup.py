@@ -177,6 +177,81 @@ class Values(Warpgroup):
         store_registers(o + Int64(128 * 32 * warp), held, Float32)
 
 
+@dataclass(frozen=True)
+class Images(Warpgroup):
+    """d = a @ b of one m64nNk16, from images of shared memory in any layout.
+
+    left, right: (bytes of the image, leading, stride) of each operand. swizzle, mn_major: of both.
+    """
+
+    columns: int
+    left: tuple[int, int, int]
+    right: tuple[int, int, int]
+    swizzle: int
+    mn_major: bool
+
+    def __str__(self):
+        return f"Images_{self.columns}_{self.swizzle}_{self.mn_major:d}"
+
+    @property
+    def where(self) -> Launch:
+        """The images of a and b."""
+        return Launch(block=(128, 1, 1), shared_bytes=self.left[0] + self.right[0])
+
+    @cute.jit
+    def __call__(self, images: cute.Pointer, d: cute.Pointer, stream: cuda.CUstream):
+        self.kernel(images.toint(), d.toint()).launch(**self.where.keywords(), stream=stream)
+
+    @cute.kernel
+    def kernel(self, images: Int64, d: Int64):
+        thread, _, _ = cute.arch.thread_idx()
+        shared, size = shared_memory(), self.left[0] + self.right[0]
+        for i in cutlass.range_constexpr(size // 2048):
+            at = 2048 * i + 16 * thread
+            copy_async_16(shared + at, images + Int64(at), Int32(16))
+        copy_async_commit()
+        copy_async_wait(0)
+        proxy_fence_shared()
+        cta_sync()
+        held = registers(Float32, self.columns // 2)
+        held.fill(0.0)
+        a = matrix_descriptor(shared, self.left[2], self.left[1], self.swizzle)
+        b = matrix_descriptor(shared + self.left[0], self.right[2], self.right[1], self.swizzle)
+        sums = wgmma_fence(listed(held))
+        sums = wgmma_shared(sums, a, b, False, a_mn_major=self.mn_major, b_mn_major=self.mn_major)
+        wgmma_commit()
+        set_registers(held, wgmma_wait(0, sums))
+        store_registers(d + Int64(64 * self.columns * cute.arch.warp_idx()), held, Float32)
+
+
+def strides(extent: int, mn_major: bool, swizzle: int) -> tuple[int, int]:
+    """(leading, stride) of a matrix [m or n, 16 of k] of whole atoms one behind the other."""
+    atom = 8 * max(swizzle, 16)
+    if not mn_major:
+        return (atom * (extent // 8), atom) if swizzle == 0 else (0, atom)
+    wide = -(-extent * 2 // max(swizzle, 16))
+    return (atom * wide, atom) if swizzle == 0 else (2 * atom, 2 * atom * wide)
+
+
+def image(matrix: np.ndarray, mn_major: bool, swizzle: int, size: int) -> np.ndarray:
+    """A matrix [m or n, 16 of k] as `size` bytes of shared memory, by element, from the canonical layouts."""
+    leading, stride = strides(len(matrix), mn_major, swizzle)
+    width = max(swizzle, 16)
+    memory = np.full(size // 2, 0xFFFF, np.uint16)
+    for mn in range(len(matrix)):
+        for k in range(16):
+            if mn_major:
+                atom, inside = divmod(2 * mn, width)
+                far = (stride, leading) if swizzle == 0 else (leading, stride)
+                at = atom * far[0] + k // 8 * far[1] + k % 8 * width + inside
+            else:
+                atom, inside = divmod(2 * k, width)
+                at = mn // 8 * stride + atom * leading + mn % 8 * width + inside
+            at ^= (at >> 7 & (width // 16 - 1)) << 4
+            memory[at // 2] = matrix[mn, k]
+    return memory
+
+
 def fold_sums(values: np.ndarray) -> np.ndarray:
     """[64, columns] -> the register file of an accumulator, [4, columns / 2, 32]."""
     return np.stack([layouts.fold_scores(values[16 * w : 16 * w + 16]) for w in range(4)])

@@ -6,6 +6,7 @@ import pytest
 from emulator.errors import Divergence, MemoryFault, Unsupported
 from tests.emulator.warpgroups import BYTES, descriptor, edited, kernel, raises, run
 from tests.numerics import from_bf16, to_bf16
+from tests.warpgroup import image, strides
 
 SWIZZLES = (0, 32, 64, 128)
 SUMS = np.random.default_rng(9).integers(-999, 999, (64, 256)).astype(np.float32)
@@ -14,34 +15,6 @@ SUMS = np.random.default_rng(9).integers(-999, 999, (64, 256)).astype(np.float32
 def whole(seed: int, *shape: int) -> np.ndarray:
     """BF16 bits of small whole numbers."""
     return to_bf16(np.random.default_rng(seed).integers(-64, 65, shape).astype(np.float32))
-
-
-def strides(extent: int, mn_major: bool, swizzle: int) -> tuple[int, int]:
-    """(leading, stride) of a matrix of whole atoms one behind the other."""
-    atom = 8 * max(swizzle, 16)
-    if not mn_major:
-        return (atom * (extent // 8), atom) if swizzle == 0 else (0, atom)
-    wide = -(-extent * 2 // max(swizzle, 16))
-    return (atom * wide, atom) if swizzle == 0 else (2 * atom, 2 * atom * wide)
-
-
-def image(matrix: np.ndarray, mn_major: bool, swizzle: int) -> np.ndarray:
-    """A matrix [m or n, 16 of k] as shared memory holds it, element by element from the canonical layouts."""
-    leading, stride = strides(len(matrix), mn_major, swizzle)
-    width = max(swizzle, 16)
-    memory = np.full(BYTES // 2, 0xFFFF, np.uint16)
-    for mn in range(len(matrix)):
-        for k in range(16):
-            if mn_major:
-                atom, inside = divmod(2 * mn, width)
-                far = (stride, leading) if swizzle == 0 else (leading, stride)
-                at = atom * far[0] + k // 8 * far[1] + k % 8 * width + inside
-            else:
-                atom, inside = divmod(2 * k, width)
-                at = mn // 8 * stride + atom * leading + mn % 8 * width + inside
-            at ^= (at >> 7 & (width // 16 - 1)) << 4
-            memory[at // 2] = matrix[mn, k]
-    return memory
 
 
 def text(columns: int, mn_major: bool = False, swizzle: int = 128, **more) -> str:
@@ -58,7 +31,7 @@ def text(columns: int, mn_major: bool = False, swizzle: int = 128, **more) -> st
 def test_layouts(columns, swizzle, mn_major):
     """A and B in every layout of shared memory: exact, so each element is read from its place."""
     a, b, c = whole(1, 64, 16), whole(2, columns, 16), SUMS[:, :columns]
-    images = image(a, mn_major, swizzle), image(b, mn_major, swizzle)
+    images = image(a, mn_major, swizzle, BYTES), image(b, mn_major, swizzle, BYTES)
     got = run(text(columns, mn_major, swizzle), images, c, seed=columns)
     assert np.array_equal(got, from_bf16(a) @ from_bf16(b).T + c)
 
@@ -67,11 +40,11 @@ def test_what_is_not_added_may_be_anything():
     """Without scale-d the accumulator does not matter, NaN neither."""
     a, b = whole(1, 64, 16), whole(2, 64, 16)
     c = np.full((64, 64), np.nan, np.float32)
-    got = run(text(64, scale=0), (image(a, False, 128), image(b, False, 128)), c)
+    got = run(text(64, scale=0), (image(a, False, 128, BYTES), image(b, False, 128, BYTES)), c)
     assert np.array_equal(got, from_bf16(a) @ from_bf16(b).T)
 
 
-IMAGES = image(whole(1, 64, 16), False, 128), image(whole(2, 64, 16), False, 128)
+IMAGES = image(whole(1, 64, 16), False, 128, BYTES), image(whole(2, 64, 16), False, 128, BYTES)
 
 
 @pytest.mark.parametrize(

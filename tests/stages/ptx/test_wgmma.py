@@ -7,7 +7,7 @@ import pytest
 
 from tests.device import compile_kernel, out
 from tests.numerics import from_bf16, to_bf16
-from tests.warpgroup import Scores, Values, fold_left, fold_sums, unfold_sums
+from tests.warpgroup import Images, Scores, Values, fold_left, fold_sums, image, strides, unfold_sums
 
 SCORES = [Scores(64), Scores(64, copies=False), Scores(128), Scores(128, tiles=2, accumulate=False)]
 VALUES = [Values(64), Values(128, copies=False), Values(16)]
@@ -45,3 +45,17 @@ def test_values(launch, kernel):
     p, v = whole(4, 64, kernel.keys), whole(5, kernel.keys, 64)
     (got,) = launch(kernel, fold_left(p), v, out(np.float32, 4, 32, 32))
     assert np.array_equal(unfold_sums(got), from_bf16(p) @ from_bf16(v))
+
+
+@pytest.mark.parametrize("columns", [64, 128])
+@pytest.mark.parametrize("swizzle", [0, 32, 64, 128])
+@pytest.mark.parametrize("mn_major", [False, True])
+def test_layouts(launch, columns, swizzle, mn_major):
+    """Every swizzle, A and B both K-major or both MN-major."""
+    a, b = whole(6, 64, 16), whole(7, columns, 16)
+    size = 16384
+    images = np.concatenate([image(x, mn_major, swizzle, size) for x in (a, b)])
+    left, right = ((size, *strides(len(x), mn_major, swizzle)) for x in (a, b))
+    kernel = Images(columns, left, right, swizzle, mn_major)
+    (got,) = launch(kernel, images, out(np.float32, 4, columns // 2, 32))
+    assert np.array_equal(unfold_sums(got), from_bf16(a) @ from_bf16(b).T)
