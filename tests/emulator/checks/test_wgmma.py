@@ -200,6 +200,24 @@ def test_several_mma_async_of_one_shape():
     found(UnfinishedAsync, "the register %d", edited(PTX, line, line + other), other.strip(";\n"))
 
 
+def test_two_groups():
+    """A wait for all but the youngest group frees the older one's registers and operands alone."""
+    line = next(line for line in PTX.splitlines() if line.startswith("wgmma.mma_async")) + "\n"
+    ptx = edited(PTX, ".reg .b32 %a<4>;\n", ".reg .b32 %a<4>;\n.reg .b32 %e<32>;\n")
+    zeros = "".join(f"mov.b32 %e{i}, 0;\n" for i in range(32))
+    ptx = edited(ptx, FENCE, zeros + FENCE)
+    ptx = edited(ptx, COMMIT, COMMIT + line.replace("%d", "%e").replace("%left", "%right") + COMMIT)
+    ptx = edited(ptx, WAIT, WAIT.replace(" 0", " 1"))
+    ptx = edited(ptx, "ret;\n", WAIT + "ret;\n")
+    clean(ptx)
+    planted = "add.u32 %to, %e3, 1;\n"
+    found(UnfinishedAsync, "%e3 is used while", edited(ptx, WAIT, planted + WAIT), planted.strip(";\n"))
+    clean(edited(ptx, WAIT, BARRIER + OVERWRITE + WAIT))
+    second = BARRIER + OVERWRITE.replace("%to, %to, other", "%to, %to, other; add.u32 %to, %to, 32768")
+    match = "of a wgmma that may still read it"
+    found(UnfinishedAsync, match, edited(ptx, WAIT, second + WAIT), "st.shared.b32 [%to], 0")
+
+
 def test_warps_that_do_not_do_the_same():
     """One warp has another group than the other three."""
     ptx = edited(PTX, WAIT, WAIT + WARPS_APART.replace("PLANTED", COMMIT + WAIT))
