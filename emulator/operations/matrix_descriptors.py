@@ -39,20 +39,25 @@ class Facts:
 
 
 def decode(descriptors: Array, name: str, group: Group, instruction: Instruction) -> tuple[Array, Facts]:
-    """Start addresses, a warp of the group each, and the facts, which are the same in all.
+    """Start addresses, a warp of the group each, and the facts, which have to be the same in all.
 
     descriptors: uint64, of each thread of whole warps. name: of the operand, in errors.
     """
+    per_cta = -(-group.geometry.block_size // 32)
+    warp = group.warp[::32]
+    warpgroup = warp // per_cta * per_cta + warp % per_cta // 4
+    _, first, inverse = np.unique(warpgroup, return_index=True, return_inverse=True)
     warps = descriptors.reshape(-1, 32)
-    facts = descriptors >> np.uint64(16)
-    other = np.zeros(len(descriptors), bool)
-    other[:] = (warps != warps[:, :1]).ravel() | (facts != facts[0])
+    other = (warps != warps[first[inverse], :1]).ravel()
     if other.any():
         raise MemoryFault(
             f"the descriptor of {name} is not the same in all threads of a warpgroup",
             place=instruction.place,
             thread=group.describe(int(np.flatnonzero(other)[0])),
         )
+    facts = warps[:, 0] >> np.uint64(16)
+    if (facts != facts[0]).any():
+        instruction.refuse(f"descriptors of {name} with unlike strides, in warpgroups that come together")
     word = int(descriptors[0])
     if word & int(_RESERVED):
         instruction.refuse(f"the descriptor of {name}, {word:#x}, has bits that mean nothing")

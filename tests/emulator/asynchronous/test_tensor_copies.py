@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
+import torch
 
+import emulator
 from emulator import TensorMap
 from emulator.errors import (
     BarrierFault,
@@ -84,6 +86,13 @@ def test_an_array_that_is_an_argument_too():
     result = np.zeros(32, np.uint32)
     launch(BODY.replace("%d1", "%d2"), rows(), HELD, result, shared=8200)
     assert np.array_equal(result.view(np.uint16), HELD[1])
+
+
+def test_a_tensor_of_torch():
+    """BF16, and a view into more."""
+    tensor = torch.arange(21 * 64).to(torch.bfloat16).view(21, 64)
+    expected = tensor[2].view(torch.int16).numpy().view(np.uint16)
+    assert np.array_equal(run(tensor=rows(tensor[1:])).view(np.uint16), expected)
 
 
 def test_unwritten_tensors():
@@ -209,7 +218,5 @@ def test_maps_that_are_refused(wrong, match):
 def test_a_map_is_given_by_its_address():
     """The parameter is one of 64 bits."""
     ptx = kernel(BODY, 2, 8200).replace(".param .u64 by_hand_param_0", ".param .u32 by_hand_param_0")
-    import emulator
-
     with pytest.raises(LaunchError, match=r"argument 0 is a tensor map, and the parameter \.u32"):
         emulator.launch(ptx, grid=1, block=32, arguments=[rows(), np.zeros(32, np.uint32)])

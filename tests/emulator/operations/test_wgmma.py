@@ -71,6 +71,16 @@ def test_a_descriptor_that_differs():
     """All threads of a warpgroup give one."""
     ptx = edited(text(64), "add.u64 %left, %base,", "add.u64 %base, %base, %offset; add.u64 %left, %base,")
     raises(MemoryFault, "of A is not the same in all threads", ptx, IMAGES, SUMS[:, :64])
+    by_warp = "{ .reg .b64 w; shr.u32 %to, %tid, 5; cvt.u64.u32 w, %to; add.u64 %base, %base, w; }\n"
+    ptx = edited(text(64), "add.u64 %left, %base,", by_warp + "add.u64 %left, %base,")
+    raises(MemoryFault, "of A is not the same in all threads", ptx, IMAGES, SUMS[:, :64])
+
+
+def test_several_ctas():
+    """Each CTA's descriptors are for its own shared memory."""
+    for seed in (None, 0):
+        got = run(text(64), IMAGES, SUMS[:, :64], grid=3, seed=seed, checks=False)
+        assert np.array_equal(got, run(text(64), IMAGES, SUMS[:, :64]))
 
 
 @pytest.mark.parametrize(
