@@ -15,7 +15,7 @@ from tests.golden.case import Case
 from tests.golden.instruction_cases import sparse
 from tests.warpgroup import Scores, Values, fold_left, fold_sums
 
-VALUES = 1 << 15
+VALUES = 1 << 13
 """Sums of each case."""
 
 Matrices = tuple[np.ndarray, np.ndarray, np.ndarray]
