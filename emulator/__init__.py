@@ -33,5 +33,6 @@ from emulator.arrays import sparse
 from emulator.errors import EmulatorError
 from emulator.launch import Report, launch
 from emulator.wave.observing import Observer
+from emulator.wave.tensor_maps import TensorMap
 
-__all__ = ["EmulatorError", "Observer", "Report", "launch", "sparse"]
+__all__ = ["EmulatorError", "Observer", "Report", "TensorMap", "launch", "sparse"]

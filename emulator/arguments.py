@@ -21,6 +21,7 @@ from emulator.ptx.kernel import Parameter
 from emulator.ptx.program import Program
 from emulator.ptx.types import SIZES
 from emulator.wave.regions import Region
+from emulator.wave.tensor_maps import TensorMap, TensorMapRegion
 
 GUARD_SHIFT = 44
 """Buffers are a multiple of 2^44 bytes apart."""
@@ -38,10 +39,14 @@ def bind(program: Program, arguments: Sequence[Any]) -> tuple[dict[str, Any], li
     values: dict[str, Any] = {}
     buffers: list[Region] = []
     same: dict[tuple[int, int], Region] = {}
-    for number, (argument, parameter) in enumerate(zip(arguments, parameters, strict=True)):
+    given = list(enumerate(zip(arguments, parameters, strict=True)))
+    # Arrays of tensor maps come last: those that are arguments too are known by then.
+    for number, (argument, parameter) in sorted(given, key=lambda each: isinstance(each[1][0], TensorMap)):
         name = f"argument {number}"
         try:
-            if is_array(argument):
+            if isinstance(argument, TensorMap):
+                value = _tensor_map(argument, parameter, name, buffers, same)
+            elif is_array(argument):
                 value = _pointer(argument, parameter, name, buffers, same)
             else:
                 value = _scalar(argument, parameter, name)
@@ -54,15 +59,46 @@ def bind(program: Program, arguments: Sequence[Any]) -> tuple[dict[str, Any], li
 def _pointer(
     argument: Any, parameter: Parameter, name: str, buffers: list[Region], same: dict[tuple[int, int], Region]
 ) -> Any:
+    _check_address(parameter, name, "an array")
+    region, first = _region(argument, name, buffers, same)
+    return np.uint64(region.base + first)
+
+
+def _tensor_map(
+    argument: TensorMap,
+    parameter: Parameter,
+    name: str,
+    buffers: list[Region],
+    same: dict[tuple[int, int], Region],
+) -> Any:
+    _check_address(parameter, name, "a tensor map")
+    argument.check(name)
+    tensor, first = _region(argument.array, f"the tensor of {name}", buffers, same)
+    if (tensor.base + first) % 16:
+        raise LaunchError(f"{name}: the tensor of a tensor map has to be aligned to 16 bytes")
+    if first + argument.reach() > tensor.nbytes:
+        raise LaunchError(f"{name}: a tensor of {argument.reach()} bytes, in {tensor.nbytes - first} bytes")
+    base = buffer_region(len(buffers), name, np.zeros(0, np.uint8), False).base
+    buffers.append(TensorMapRegion(name, base, argument, tensor, first))
+    return np.uint64(base)
+
+
+def _check_address(parameter: Parameter, name: str, what: str) -> None:
     if SIZES[parameter.type] != 8 or parameter.type == "f64":
-        raise LaunchError(f"{name} is an array, and the parameter .{parameter.type}")
+        raise LaunchError(f"{name} is {what}, and the parameter .{parameter.type}")
+
+
+def _region(
+    argument: Any, name: str, buffers: list[Region], same: dict[tuple[int, int], Region]
+) -> tuple[Region, int]:
+    """The buffer of an array, and the byte of its first element there."""
     data, first, writable, misaligned = extent(argument, name)
     key = (data.ctypes.data, len(data))
     region = same.get(key)
     if region is None:
         region = same[key] = buffer_region(len(buffers), name, data, writable, misaligned)
         buffers.append(region)
-    return np.uint64(region.base + first)
+    return region, first
 
 
 def _scalar(argument: Any, parameter: Parameter, name: str) -> Any:

@@ -3,6 +3,7 @@
 import emulator.asynchronous.bulk_copies
 import emulator.asynchronous.copies
 import emulator.asynchronous.mbarrier_operations
+import emulator.asynchronous.tensor_copies
 import emulator.operations.arithmetic
 import emulator.operations.atomics
 import emulator.operations.barriers
@@ -14,4 +15,5 @@ import emulator.operations.loads
 import emulator.operations.matrix
 import emulator.operations.moves
 import emulator.operations.order
-import emulator.operations.warp  # noqa: F401 - all of these are imported for what they register
+import emulator.operations.warp
+import emulator.operations.wgmma  # noqa: F401 - all of these are imported for what they register

@@ -24,6 +24,7 @@ import emulator.instruction_set  # noqa: F401 - registers the operations
 from emulator.arguments import bind
 from emulator.asynchronous.engine import Asynchronous
 from emulator.checks.checker import Checker
+from emulator.checks.wgmma_registers import watch
 from emulator.errors import LaunchError, Place
 from emulator.machine.machine import WaveMachine
 from emulator.ptx.blocks import compiled
@@ -75,7 +76,8 @@ def launch(
     ptx: the text; entry: the kernel's name, which may be left out if there is one. grid, cluster, block:
     CTAs, CTAs, threads, one to three numbers. shared_bytes: dynamic shared memory a CTA. arguments: one a
     parameter: NumPy arrays or CPU tensors (strided too: the kernel gets the address of the first element, and
-    may touch what lies between the first and the last byte), whole numbers and floats.
+    may touch what lies between the first and the last byte), tensor maps of them (`TensorMap`), whole numbers
+    and floats.
 
     seed: None runs all threads in step and lets asynchronous writes land as late as they may; a number
     permutes the order of warps, CTAs and clusters, and when writes land. checks: look for races, reads of
@@ -96,8 +98,9 @@ def launch(
             place=Place(kernel=program.name),
         )
     parameters, buffers = bind(program, arguments)
-    checker = [Checker(f"argument {number}" for number in unwritten)] if checks else []
-    watching: list[Observer] = [*checker, *observers]
+    names = (f"argument {number}" for number in unwritten)
+    checkers = [Checker(names), *watch(program)] if checks else []
+    watching: list[Observer] = [*checkers, *observers]
     random = None if seed is None else np.random.default_rng(seed)
 
     grid_, cluster_, block_ = shape

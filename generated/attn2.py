@@ -15,7 +15,7 @@ workspace, epilogue norm_gate.
 Generated from spec.yaml; do not edit. Change the spec, or the file named above a section, then run
 `python -m generator generate`.
 
-sha256 of the plan, sources, template and formatter: f13bcdefc1da78eb9e9150942a351ae05aba8ab6f9591481733ac686fee3eb3e
+sha256 of the plan, sources, template and formatter: 08608fbb33607d1b3f4b8eccc2b39b1424451df7e05f92e76695a4a953390c26
 """
 
 import contextlib
@@ -69,7 +69,7 @@ __all__ = [
 NAME = "attn2"
 """In the spec; the name of the entry point."""
 
-DIGEST = "f13bcdefc1da78eb9e9150942a351ae05aba8ab6f9591481733ac686fee3eb3e"
+DIGEST = "08608fbb33607d1b3f4b8eccc2b39b1424451df7e05f92e76695a4a953390c26"
 """Of what this module was made from: what is compiled from it is known by this."""
 
 

@@ -85,14 +85,14 @@ def arch(request) -> str:
 
 @pytest.fixture
 def launch():
-    """A function that compiles a micro-kernel for every architecture, then runs it and returns its outputs.
+    """A function that compiles a micro-kernel for its architectures, then runs it and returns its outputs.
 
     See `tests.device.run` for the arguments, and for where it runs.
     """
-    from tests.device import ARCHITECTURES, compile_kernel, run
+    from tests.device import compile_kernel, run
 
     def compile_and_run(kernel, *arguments):
-        for arch in ARCHITECTURES:
+        for arch in kernel.architectures:
             compile_kernel(kernel, arch)
         return run(kernel, list(arguments))
 

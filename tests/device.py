@@ -12,7 +12,7 @@ unsigned integers that hold their bits.
 import functools
 import inspect
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import cuda.bindings.driver as cuda
 import cutlass
@@ -23,11 +23,13 @@ from cutlass import Float32, Int32, Int64
 from cutlass.cute.runtime import make_fake_stream, make_ptr
 
 import emulator
+from emulator import TensorMap
 from tests.cubin import stack_bytes
+from tests.tensor_maps import encode_on_gpu
 from variants.loading.compile import dump_folder
 
 ARCHITECTURES = ("sm_90a", "sm_100a")
-"""What every micro-kernel is compiled for, whatever the machine."""
+"""What micro-kernels are compiled for, whatever the machine, unless they say otherwise."""
 
 PARAMETER_TYPES = {cute.Pointer: ".u64", Int64: ".u64", Int32: ".u32", Float32: ".f32"}
 """How an argument of `__call__` appears in the PTX entry."""
@@ -63,6 +65,11 @@ class MicroKernel:
     def where(self) -> Launch:
         """The launch: one warp unless the micro-kernel says otherwise."""
         return Launch()
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        """What it is compiled for: all, unless it has instructions that only some of them have."""
+        return ARCHITECTURES
 
     def __str__(self) -> str:
         """What CuTe DSL makes part of the kernel's entry name, and pytest of a test's."""
@@ -136,8 +143,8 @@ def compile_kernel(kernel: MicroKernel, arch: str) -> Compiled:
 def run(kernel: MicroKernel, arguments: list) -> list[np.ndarray]:
     """Run a micro-kernel on the GPU, or on the emulator where there is none, and return its outputs.
 
-    arguments: those of `__call__`, without the stream: NumPy arrays (inputs), `Out`, `Scratch` and plain
-    numbers.
+    arguments: those of `__call__`, without the stream: NumPy arrays (inputs), `Out`, `Scratch`, tensor maps
+    of NumPy arrays (`emulator.TensorMap`), whose address the kernel gets, and plain numbers.
 
     Runs twice, over outputs that hold zeros and then ones in every bit: equal bits show that each output was
     written whole and that the kernel is deterministic. Inputs must come out untouched. On the emulator all
@@ -169,6 +176,8 @@ def _run_on_gpu(kernel: MicroKernel, arguments: list, fill: int) -> list[np.ndar
         data = tensor.cpu().numpy()
         if isinstance(argument, Out):
             outputs.append(data.view(argument.dtype).reshape(argument.shape))
+        elif isinstance(argument, TensorMap):
+            continue
         elif isinstance(argument, Scratch):
             outputs.append(data.view(argument.before.dtype).reshape(argument.before.shape))
         else:
@@ -200,13 +209,15 @@ def _with_kinds(kernel: MicroKernel, arguments: list) -> list[tuple]:
     return list(zip(arguments, _parameters(kernel), strict=True))
 
 
-def _on_cpu(argument, fill: int) -> np.ndarray:
-    """An input that may not be written to, scratch, or an output whose bytes are all `fill`."""
+def _on_cpu(argument, fill: int):
+    """A tensor map, an input that may not be written to, scratch, or an output whose bytes are all `fill`."""
     if isinstance(argument, Out):
         count = int(np.prod(argument.shape)) * np.dtype(argument.dtype).itemsize
         return np.full(count, fill, np.uint8).view(argument.dtype).reshape(argument.shape)
     if isinstance(argument, Scratch):
         return argument.before.copy()
+    if isinstance(argument, TensorMap):
+        return replace(argument, array=_on_cpu(argument.array, fill))
     data = np.ascontiguousarray(argument).copy()
     data.flags.writeable = False
     return data
@@ -217,6 +228,8 @@ def _on_gpu(argument, fill: int) -> torch.Tensor:
     if isinstance(argument, Out):
         count = int(np.prod(argument.shape)) * np.dtype(argument.dtype).itemsize
         return torch.full((count,), fill, dtype=torch.uint8, device="cuda")
+    if isinstance(argument, TensorMap):
+        return encode_on_gpu(argument)
     held = argument.before if isinstance(argument, Scratch) else argument
     data = np.ascontiguousarray(held).reshape(-1).view(np.uint8)
     return torch.from_numpy(data.copy()).cuda()

@@ -2,7 +2,7 @@
 
 Contract
     A bulk copy is cut into pieces of 16 bytes, which land one by one. Not covered: multicast, reductions,
-    tensor maps, prefetches.
+    prefetches. Tensor copies are in `tensor_copies`.
 """
 
 from __future__ import annotations

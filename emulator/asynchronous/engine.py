@@ -121,8 +121,13 @@ class Asynchronous:
         which = which & tracked.left
         if not which.any():
             return
-        tracked.left &= ~which
         threads = tracked.group.threads[which]
+        # What they wait for is more than what the same threads' earlier arrivals do, which come first.
+        for earlier in self._tracked:
+            if earlier is tracked:
+                break
+            self._arrive(earlier, np.isin(earlier.group.threads, threads))
+        tracked.left &= ~which
         barrier_of = np.full(self._machine.geometry.thread_count, -1, np.int64)
         barrier_of[threads] = tracked.barriers[which]
         for flight in self.flights:

@@ -9,13 +9,15 @@ Contract
       hold both threads are no race. Lanes of a warp that store to one place in the same instruction are not
       compared. Nothing orders an ld.global.nc and a write of the same launch.
     - `UnfinishedAsync`: a read or a write where an asynchronous write is under way, which for cp.async lasts
-      until its thread waits for it, whenever the bytes land; a write to what a bulk copy has still to read.
+      until its thread waits for it, whenever the bytes land; a write to what a bulk copy has still to read,
+      or a wgmma (`matrix_reads`; for its registers `wgmma_registers`).
     - `BarrierFault`: mbarriers used as data, or by threads that do not come after their initialisation.
     - `MemoryFault`: a CTA that ends though nothing says that its peers are done with its shared memory.
 
     It finds what no order of execution would excuse: that a run happened to come out right does not matter.
     What it cannot see: paths that the run did not take; faults among bytes of one granule; a missing proxy
-    fence between ordinary and bulk accesses; strong reads against later weak writes.
+    fence between ordinary and bulk accesses (before wgmma it is seen: `proxies`); strong reads against later
+    weak writes.
 
     Cost for 8,192 threads on one core: 20 to 100 microseconds for an ordinary load, 200 to 400 for a store,
     250 for a load whose order a barrier of the CTA does not explain: half of a plain run on top of it.
@@ -33,6 +35,7 @@ from emulator.asynchronous.flights import Flight, Part
 from emulator.checks.faults import Faults
 from emulator.checks.memory_checks import MemoryChecks
 from emulator.checks.ordering import Ordering
+from emulator.checks.proxies import Proxies
 from emulator.checks.scopes import CLUSTER, CTA, scope
 from emulator.checks.shadow import FOREIGN, IN_FLIGHT, MBARRIER
 from emulator.checks.touch import Touch
@@ -63,6 +66,7 @@ class Checker(Observer):
         self.mbarriers = self.ordering.mbarriers
         self.faults = Faults(self.ordering, self.events)
         self.memory.begin(self.ordering, self.faults)
+        self.proxies = Proxies(self.clocks, self.faults, self.events)
         self._words.begin(self.ordering)
         # By CTA, what other CTAs last did in its memory: warp to serial, thread and instruction.
         self.visits: dict[int, dict[int, tuple[int, int, Instruction]]] = {}
@@ -90,7 +94,10 @@ class Checker(Observer):
         touch = memory.touch(access.region, offsets, access.size, group, access.instruction, wide)
         if access.kind != "store":
             memory.check_read(touch)
-        if not reads:
+        if access.instruction.parts[0] == "wgmma":
+            self.proxies.check_read(touch)
+            memory.matrix_reads.begin(touch)
+        elif not reads:
             memory.check_write(touch)
             if access.kind == "atomic":
                 # The last one served is the last writer; served are also those of other warps.
@@ -222,10 +229,15 @@ class Checker(Observer):
         """Lanes meet."""
         if instruction.parts[0] in ("bar", "barrier"):
             self.ordering.warp_sync(group, instruction, self._tick(instruction))
+        elif instruction.parts[0] == "wgmma":
+            for touch in self.memory.matrix_reads.step(group, instruction):
+                self.memory.log_read(touch, self._tick(touch.instruction))
 
     def fence(self, group: Group, instruction: Instruction) -> None:
         """A fence."""
-        self.ordering.fence(group, instruction, self._tick(instruction))
+        now = self._tick(instruction)
+        self.ordering.fence(group, instruction, now)
+        self.proxies.fence(group, instruction, now)
 
     def exit(self, group: Group) -> None:
         """Threads end; if they are a CTA's last, its peers have to be done with its memory."""

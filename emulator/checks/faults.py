@@ -106,6 +106,23 @@ class Faults:
             **self._where(touch, row, 0),
         )
 
+    def still_read(self, touch: Touch, row: int, read: Touch, piece: int) -> NoReturn:
+        """Memory that a wgmma may still read."""
+        raise UnfinishedAsync(
+            "a write to the operand of a wgmma that may still read it, issued by "
+            f"{read.group.describe(piece)} at {in_words(read.instruction)}; no wgmma.wait_group has waited "
+            "for its group",
+            **self._where(touch, row, 0),
+        )
+
+    def unfenced(self, touch: Touch, row: int, column: int, other: int, serial: int) -> NoReturn:
+        """A read by the async proxy of what the generic proxy wrote."""
+        raise Race(
+            "a read through the async proxy of what was written through the generic proxy, with no "
+            f"fence.proxy.async in between; written {self._who(other, serial)}",
+            **self._where(touch, row, column),
+        )
+
     def race(
         self, touch: Touch, row: int, column: int, what: str, did: str, other: int, serial: int
     ) -> NoReturn:

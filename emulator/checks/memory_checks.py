@@ -12,6 +12,7 @@ from emulator.asynchronous.engine import engine
 from emulator.asynchronous.flights import Flight
 from emulator.checks.clock_row import EARLIER_WAVE
 from emulator.checks.faults import Faults
+from emulator.checks.matrix_reads import MatrixReads
 from emulator.checks.ordering import Ordering
 from emulator.checks.scopes import CLUSTER, CTA
 from emulator.checks.shadow import FOREIGN, MBARRIER, SERIAL, Rows, Shadow, collapse, strong_code
@@ -39,6 +40,7 @@ class MemoryChecks:
         slots = self._clocks.per_cta + 1
         peers = self._geometry.cluster_size > 1
         self.shared = Shadow(self._machine.shared, True, slots, self._machine.shared_window, peers)
+        self.matrix_reads = MatrixReads(self._geometry, faults)
 
     def shadow(self, region: Region) -> Shadow:
         """The shadow of a region."""
@@ -131,6 +133,7 @@ class MemoryChecks:
                 self._faults.race(touch, int(row[at]), 0, "write", "read", who, when)
         if shadow is self.shared:
             self._check_sources(touch)
+            self.matrix_reads.check_write(touch)
 
     def _check_sources(self, touch: Touch) -> None:
         """Raise if this overwrites what a bulk copy has still to read."""

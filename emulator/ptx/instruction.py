@@ -90,7 +90,15 @@ class Pair:
     second: Scalar
 
 
-Operand = Scalar | Vector | Pair
+@dataclass(frozen=True)
+class TensorAddress:
+    """[base + offset, {x, y, z}]: a tensor map's address, and coordinates in the tensor."""
+
+    base: Address
+    coordinates: tuple[Scalar, ...]
+
+
+Operand = Scalar | Vector | Pair | TensorAddress
 
 
 @dataclass(frozen=True)

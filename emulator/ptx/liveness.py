@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from emulator.ptx.instruction import Address, Negated, Operand, Pair, Register, Vector
+from emulator.ptx.instruction import Address, Negated, Operand, Pair, Register, TensorAddress, Vector
 from emulator.ptx.program import Block, Program
 
 
@@ -18,6 +18,10 @@ def operand_registers(operand: Operand) -> Iterable[Register]:
         yield from operand_registers(operand.base)
     elif isinstance(operand, Vector):
         for element in operand.elements:
+            yield from operand_registers(element)
+    elif isinstance(operand, TensorAddress):
+        yield from operand_registers(operand.base)
+        for element in operand.coordinates:
             yield from operand_registers(element)
     elif isinstance(operand, Pair):
         yield from operand_registers(operand.first)

@@ -20,6 +20,7 @@ from emulator.ptx.instruction import (
     Sink,
     Special,
     Symbol,
+    TensorAddress,
     Vector,
 )
 from emulator.ptx.lexer import Cursor, Token
@@ -93,6 +94,9 @@ class Operands:
             return self._vector()
         if token.text == "(":
             raise Unsupported(f"calls are not covered: {token.text!r}", place=token.place)
+        if token.text == "[":
+            self.cursor.expect("[")
+            return self._address(tensors=True)
         first = self._scalar()
         if self.cursor.accept("|"):
             return Pair(first, self._scalar())
@@ -110,7 +114,7 @@ class Operands:
 
     def _scalar(self) -> Scalar:
         if self.cursor.accept("["):
-            return self._address()
+            return self._plain_address()
         if self.cursor.accept("!"):
             token = self.cursor.peek()
             found = self._scalar()
@@ -138,7 +142,12 @@ class Operands:
             return Special(text)
         return Symbol(text)
 
-    def _address(self) -> Scalar:
+    def _plain_address(self) -> Scalar:
+        found = self._address(tensors=False)
+        assert isinstance(found, Address)
+        return found
+
+    def _address(self, tensors: bool) -> Address | TensorAddress:
         token = self.cursor.peek()
         base = self._scalar()
         if isinstance(base, Address | Sink | Negated):
@@ -148,8 +157,10 @@ class Operands:
             sign = -1 if self.cursor.next().text == "-" else 1
             offset = sign * self.cursor.integer()
         token = self.cursor.next()
-        if token.text == ",":
-            raise Unsupported("tensor coordinates in an address are not covered", place=token.place)
+        if token.text == "," and tensors and self.cursor.peek().text == "{":
+            coordinates = self._vector().elements
+            self.cursor.expect("]")
+            return TensorAddress(Address(base, offset), coordinates)
         if token.text != "]":
             raise PtxError(f"']' expected, not {token.text!r}", place=token.place)
         return Address(base, offset)
@@ -159,7 +170,7 @@ def as_f32(operand: Operand) -> Operand:
     """An operand of an instruction on FP32 numbers, where constants written as FP64 ones are rounded."""
     if isinstance(operand, Vector):
         return Vector(tuple(_rounded(element) for element in operand.elements))
-    return operand if isinstance(operand, Pair) else _rounded(operand)
+    return operand if isinstance(operand, Pair | TensorAddress) else _rounded(operand)
 
 
 def _rounded(operand: Scalar) -> Scalar:

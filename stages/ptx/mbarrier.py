@@ -60,3 +60,21 @@ def mbarrier_wait_cluster(barrier: Int32, parity: int, *, loc=None, ip=None) -> 
         "@!done bra WAIT_${:uid}; }"
     )
     inline_ptx(None, (i32(barrier),), text, "r", ordered=True, loc=loc, ip=ip)
+
+
+@dsl_user_op
+def mbarrier_arrive(barrier: Int32, *, loc=None, ip=None) -> None:
+    """Arrive once at a barrier of this CTA; releases."""
+    text = "mbarrier.arrive.shared::cta.b64 _, [$0];"
+    inline_ptx(None, (i32(barrier),), text, "r", ordered=True, loc=loc, ip=ip)
+
+
+@dsl_user_op
+def mbarrier_arrive_copies(barrier: Int32, *, loc=None, ip=None) -> None:
+    """Arrive once as soon as this thread's earlier `copy_async_16` have landed; it does not wait for them.
+
+    The arrival is one of those that the barrier was initialised with. Who waits for the phase sees the bytes;
+    before the async proxy reads them, a proxy fence (`stages.ptx.proxy`).
+    """
+    text = "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [$0];"
+    inline_ptx(None, (i32(barrier),), text, "r", ordered=True, loc=loc, ip=ip)

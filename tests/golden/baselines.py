@@ -11,6 +11,7 @@ import numpy as np
 
 from tests import layouts
 from tests.numerics import f32_bits, flush, from_bf16
+from tests.warpgroup import fold_sums, unfold_sums
 
 CANONICAL_NAN = 0x7FFFFFFF
 
@@ -76,3 +77,16 @@ def mma(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     bits = _bits(start, flushed=False)
     g, t = layouts.G, layouts.T
     return np.stack([bits[:, g + 8 * (i // 2), 2 * t + i % 2] for i in range(4)], axis=1)
+
+
+def wgmma(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """c + a @ b^T as FP32 bits, summed in float64 in ascending order; c and the result register files.
+
+    a, b: BF16 bits [tiles, 64, 64], [tiles, columns, 64]. c: FP32 [tiles, 4, columns / 2, 32].
+    """
+    with np.errstate(all="ignore"):
+        left, right = (from_bf16(x).astype(np.float64) for x in (a, b))
+        sums = np.stack([unfold_sums(tile) for tile in c]).astype(np.float64)
+        for k in range(left.shape[2]):
+            sums = sums + left[:, :, k, None] * right[:, None, :, k]
+    return np.stack([fold_sums(tile) for tile in _bits(sums, flushed=False)])

@@ -109,15 +109,15 @@ MMA_KINDS: dict[str, Callable[[int, int], tuple[np.ndarray, np.ndarray, np.ndarr
         numerics.from_bits(inputs.words(s + 4, TILES, 16, 8) & np.uint32(0x81FFFFFF)),
     ),
     "anything": lambda s, k: (
-        _sparse(s, TILES, 16, k),
-        _sparse(s + 2, TILES, k, 8),
+        sparse(s, TILES, 16, k),
+        sparse(s + 2, TILES, k, 8),
         inputs.words(s + 4, TILES, 16, 8).view(np.float32),
     ),
 }
 """Kinds of tiles: what tells models of the tensor cores' summation apart."""
 
 
-def _sparse(seed: int, *shape: int) -> np.ndarray:
+def sparse(seed: int, *shape: int) -> np.ndarray:
     """BF16 bits: a few of any pattern (NaN, Inf and subnormals among them), small whole numbers, zeros."""
     pattern = (inputs.words(seed, *shape) >> np.uint32(16)).astype(np.uint16)
     special = np.array([0x7F80, 0xFF80, 0x7FC0, 0x0001, 0x8001, 0x7F7F, 0xFF7F, 0x8000], np.uint16)

@@ -20,6 +20,7 @@ from tests.golden import attention, store, survey
 from tests.golden.case import Case
 from tests.golden.instruction_cases import instruction_cases
 from tests.golden.stage_cases import stage_cases
+from tests.golden.wgmma_cases import wgmma_cases
 
 
 def machine(date: str) -> dict[str, str]:
@@ -82,7 +83,7 @@ def main() -> None:
 
     arrays: dict[str, np.ndarray] = {}
     digests = {}
-    for case in [*instruction_cases(), *stage_cases()]:
+    for case in [*instruction_cases(), *stage_cases(), *wgmma_cases()]:
         stored, digests[case.name] = record(case, arch)
         arrays |= stored
         print(f"{case.name}: {sum(x.nbytes for x in stored.values())} bytes", flush=True)

@@ -42,6 +42,14 @@ TEXTS = [
     "mul.wide.s32 %rd1, %r2, %r3;",
     "mad.wide.u32 %rd1, %r2, %r3, %rd4;",
     "fma.rn.ftz.f32 %r1, %r2, %r3, %r4;",
+    "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%r1, %r2, %r3, %r4}, %rd1, %rd2, %p1, 1, 1, 0, 0;",
+    *("wgmma.fence.sync.aligned;", "wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 0;"),
+    *(
+        f"cp.async.bulk.tensor.{len(at)}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+        f"[%r1], [%rd1, {{{', '.join(at)}}}], [%r7];"
+        for at in (["%r2", "%r3", "%r4", "%r5", "%r6"][:rank] for rank in range(1, 6))
+    ),
+    "prefetch.tensormap [%rd1];",
     "fma.rn.relu.bf16x2 %r1, %r2, %r3, %r4;",
     "shf.l.wrap.b32 %r1, %r2, %r3, 1;",
     "shf.r.clamp.b32 %r1, %r2, %r3, 1;",

@@ -151,7 +151,7 @@ def test_no_kernel():
 
 
 @pytest.mark.parametrize(
-    "body", ["call.uni (retval0), vprintf, (param0, param1);", "cp.async.bulk.tensor.1d [%r0, {%r1}], [%r2];"]
+    "body", ["call.uni (retval0), vprintf, (param0, param1);", "call.uni (%r0), %r1, (%r2), prototype;"]
 )
 def test_what_is_not_covered(body):
     with pytest.raises(Unsupported) as raised:

@@ -19,6 +19,9 @@ OTHERS = {
 }
 """For each type of an operand, values that are not of it."""
 
+LISTS = {list[Int32]: [Int32(1)] * 4}
+"""For annotations of operands that are several registers, such registers."""
+
 
 def primitives():
     """Every function of the package that stages call, as (name, function)."""
@@ -66,8 +69,10 @@ def test_every_primitive_refuses_other_types(tracing, name, function, parameter)
     signature = inspect.signature(function).parameters
     right = {p.name: p.annotation(1) for p in signature.values() if p.annotation in OTHERS}
     for p in signature.values():
+        if p.annotation in LISTS:
+            right[p.name] = LISTS[p.annotation]
         if p.name not in right and p.default is p.empty and p.name not in ("loc", "ip"):
-            right[p.name] = [Float32(1.0)] * 4 if p.annotation is p.empty else 1
+            right[p.name] = [Float32(1.0)] * 4 if p.annotation is p.empty else 16
     function(**right)
     for other in OTHERS[signature[parameter].annotation]:
         with pytest.raises(TypeError, match="an operand must be"):
