@@ -3,8 +3,8 @@
 Each warp of a warpgroup has 16 of the 64 rows, so a warp is the unit here. Matrices are FP32 numbers with
 warps last, as in `numerics.matrix`: A [16 of k, 16, warps], B [16 of k, N, warps], D [16, N, warps].
 
-ASSUMED, not recorded on a device yet: one m64nNk16 sums as one `mma.sync.m16n8k16` does (`summation`): all 16
-products and the addend at once. `tests.golden` has the cases that will tell.
+One m64nNk16 sums as one `mma.sync.m16n8k16` does (`summation`), all 16 products and the addend at once: these
+are the bits of an H200 in all cases of `tests.golden.wgmma_cases`.
 
 Run under `np.errstate(all="ignore")`. Layouts: PTX ISA 8.8, "Register fragments for
 wgmma.mma_async.m64nNk16".
@@ -57,5 +57,5 @@ def store_sums(sums: Array) -> tuple[Array, ...]:
 
 
 def multiply(a: Operand, b: Operand, c: Array) -> Array:
-    """c + a @ b as `wgmma.mma_async.m64nNk16.f32.bf16.bf16` sums it; see the module for what is assumed."""
+    """c + a @ b as `wgmma.mma_async.m64nNk16.f32.bf16.bf16` sums it; see the module."""
     return fused_sum(a, b, c)

@@ -19,10 +19,7 @@ from tests.golden.wgmma_cases import wgmma_cases
 from tests.numerics import from_bits
 from verification.runner import run_emulated
 
-CASES = {case.name: case for case in [*instruction_cases(), *stage_cases()]}
-
-UNRECORDED = {case.name: case for case in wgmma_cases()}
-"""Cases that have still to be recorded; once they are, they belong to the others."""
+CASES = {case.name: case for case in [*instruction_cases(), *stage_cases(), *wgmma_cases()]}
 
 TOLERANCES = {
     # instruction: (absolute, relative): what was seen, rounded up
@@ -71,10 +68,9 @@ def test_inputs_are_those_recorded(name):
 def test_every_recording_has_a_case():
     """Nothing is stored that no case reads."""
     names = {name.rpartition(".")[0] for name in recorded("micro")}
-    assert names - set(UNRECORDED) == set(CASES)
+    assert names == set(CASES)
     assert {f"{batch.name}.0" for batch in attention.BATCHES} == set(recorded("attention"))
-    known = set(CASES) | {batch.name for batch in attention.BATCHES}
-    assert set(facts()) == known | (names & set(UNRECORDED))
+    assert set(facts()) == set(CASES) | {batch.name for batch in attention.BATCHES}
 
 
 WITH_TOLERANCES = {"instructions_functions": "functions", "instructions_bf16_pairs": "bf16_pairs"}
@@ -84,28 +80,6 @@ WITH_TOLERANCES = {"instructions_functions": "functions", "instructions_bf16_pai
 def test_same_bits(name):
     """Every output of the case has the bits of the H200, NaN included."""
     compare(CASES[name])
-
-
-@pytest.mark.parametrize("name", UNRECORDED)
-def test_same_bits_once_recorded(name):
-    """As `test_same_bits`, for cases not recorded yet, where the emulator follows an assumption."""
-    if f"{name}.0" not in recorded("micro"):
-        pytest.skip(f"{name} is not recorded; on an H200: python -m tests.golden.record --out tests/golden")
-    assert UNRECORDED[name].inputs_digest() == facts()[name]["inputs"]
-    compare(UNRECORDED[name])
-
-
-@pytest.mark.parametrize("name", ["wgmma_normal_n64", "wgmma_anything_n128", "wgmma_values"])
-def test_unrecorded_cases_can_be_recorded(name):
-    """They run, survive being stored, and are near float64's sums."""
-    case = UNRECORDED[name]
-    (got,) = emulate(case)
-    (back,) = store.unpack(case, store.pack(case, [got]))
-    assert got.tobytes() == back.tobytes()
-    if case.baseline is not None:
-        near, ours = from_bits(case.baseline(*case.inputs)), from_bits(got)
-        fine = np.isfinite(near) & np.isfinite(ours)
-        assert np.isclose(ours[fine], near[fine], rtol=1e-4, atol=1e-5 * np.abs(near[fine]).max()).all()
 
 
 def compare(case) -> None:

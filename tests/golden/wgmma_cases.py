@@ -1,8 +1,4 @@
-"""Cases of wgmma, which no recording holds yet: what tells whether it sums as mma.sync does.
-
-`tests.golden.record` records them with all others. Until then `tests.emulator.test_golden` skips them one by
-one, and says so.
-"""
+"""Cases of wgmma: normal, tiny, huge, spread and cancelling inputs, chains of k, and both places of A."""
 
 from collections.abc import Callable
 
