@@ -39,7 +39,7 @@ MODULE = """
 """
 """Added behind it."""
 
-IGNORED = (".git", ".venv", "__pycache__", ".*_cache", ".hypothesis", "build", "dist")
+IGNORED = (".git", ".venv*", ".whl", "__pycache__", ".*_cache", ".hypothesis", "build", "dist")
 
 
 def extended(spec: str) -> str:

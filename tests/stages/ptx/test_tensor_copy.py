@@ -156,7 +156,7 @@ SHAPES = [
 ]
 
 
-# TODO: find the cause. wgmma reads what a copy of rank 5 brought, below, and that runs on the device.
+# The cause is not known: `test_scores_of_pages`, with copies of ranks 2 and 5, is right on the device.
 @pytest.mark.skipif(
     torch.cuda.is_available(), reason="on an H200 this kernel ends with an illegal instruction, not explained"
 )
