@@ -39,13 +39,13 @@ from sybil.parsers.abstract.skip import AbstractSkipParser
 from sybil.parsers.markdown import SkipParser
 from sybil.parsers.markdown.lexers import DirectiveInHTMLCommentLexer, RawFencedCodeBlockLexer
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.modules import PINNED, ROOT, folder_of
 
 COPIED = (
-    *("benchmarks", "emulator", "generated", "generator", "stages", "tests", "variants", "verification"),
-    *("conftest.py", "pyproject.toml", "spec.yaml"),
+    *("benchmarks", "emulator", "generator", "stages", "tests", "variants", "verification"),
+    *("conftest.py", "pyproject.toml"),
 )
-"""What a document's copy of the checkout has."""
+"""What a document's copy of the checkout has, besides a spec and what is generated from it."""
 
 PRINTING = ("python", "bash")
 """The languages whose blocks may have an output."""
@@ -73,7 +73,16 @@ class State:
                     shutil.copytree(source, self._copy / name, ignore=ignored)
                 else:
                     shutil.copy(source, self._copy)
+            self._add_spec(self._copy)
         return self._copy
+
+    def _add_spec(self, copy: Path) -> None:
+        """The modules of the tests' own spec: documents show the same whatever is added to the checkout's."""
+        head = (ROOT / "spec.yaml").read_text(encoding="utf-8").partition("\nmodules:")[0]
+        modules = PINNED.read_text(encoding="utf-8").partition("\nmodules:")[2]
+        (copy / "spec.yaml").write_text(f"{head}\nmodules:{modules}", encoding="utf-8")
+        made = folder_of(PINNED) / "generated"
+        shutil.copytree(made, copy / "generated", ignore=shutil.ignore_patterns("__pycache__"))
 
 
 def set_up(namespace: dict[str, Any]) -> None:
